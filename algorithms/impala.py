@@ -173,7 +173,7 @@ class ImpalaTrainer(Trainer):
     """IMPALA on any environment with discrete actions and one agent."""
 
     Config = Config
-    max_lag = 1  # V-trace corrects for older parameters
+    max_lag, max_staleness = 1, 4  # V-trace corrects for older parameters
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

@@ -257,6 +257,8 @@ class Trainer:
         multi_agent: whether the algorithm is for environments with teams of agents.
         max_lag: number of iterations that the actors' parameters may be older where `--policy auto`
             chooses the schedule; `--schedule lag=` may ask for more.
+        max_staleness: likewise the number of updates in an asynchronous schedule, whose batches are
+            also smaller; 0: `--policy auto` chooses a synchronous one.
 
     Raises:
         ConfigError: only one of algorithm and environment has an axis of agents.
@@ -265,6 +267,7 @@ class Trainer:
     Config: ClassVar[type]
     multi_agent: ClassVar[bool] = False
     max_lag: ClassVar[int] = 0
+    max_staleness: ClassVar[int] = 0
     actor: Actor
     learner: Learner
 

@@ -24,12 +24,16 @@ from mindspore_rl.plan.traffic import predict as predict_traffic
 from mindspore_rl.platform import resources
 from mindspore_rl.platform.stdio import say
 from mindspore_rl.policy import (
+    ASYNCHRONOUS,
     SYNCHRONOUS,
     WORKERS,
     DistributionPolicy,
     Schedule,
 )
 
+REPEATABLE = 1.1
+"""Factor by which an asynchronous candidate must be faster: the others compute the same values in
+every run."""
 CHUNKS = 2
 """Number of chunks also tried for policies that send in every step: one steps, one waits."""
 
@@ -51,10 +55,12 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Returns the policy's name, with its number of chunks and its lag if it has any."""
+        """Returns the policy's name, and what its schedule has beside the default."""
         schedule = self.policy.schedule
         parts = [f"chunks={schedule.chunks}"] if schedule.chunks > 1 else []
         parts += [f"lag={schedule.lag}"] if schedule.lag else []
+        if schedule.order == ASYNCHRONOUS:
+            parts += [ASYNCHRONOUS, f"gather={schedule.gather}"]
         return self.policy.name + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -85,13 +91,13 @@ def candidates(
         policy = registry.load_policy(registry.find_policy(file))
         numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
         for number in numbers:
-            for variant in _variants(policy, schedule, trainer.max_lag):
+            for variant in _variants(policy, schedule, trainer, number):
                 found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
 
 def _variants(
-    policy: DistributionPolicy, asked: Sequence[str], max_lag: int
+    policy: DistributionPolicy, asked: Sequence[str], trainer: Any, workers: int
 ) -> Iterable[DistributionPolicy]:
     base = config.to_dict(policy.schedule)
     schedule = config.resolve(Schedule, None, {}, list(asked), base=base)
@@ -102,8 +108,12 @@ def _variants(
     if "chunks" not in keys and _steps_apart(policy):
         yield replace(policy, schedule=replace(schedule, chunks=CHUNKS))
     if "lag" not in keys and _may_run_ahead(policy):
-        for lag in range(schedule.lag + 1, max_lag + 1):
+        for lag in range(schedule.lag + 1, trainer.max_lag + 1):
             yield replace(policy, schedule=replace(schedule, lag=lag))
+    if not keys and trainer.max_staleness and workers > 1 and _may_run_ahead(policy):
+        for gather in sorted({1, workers // 2}):
+            chosen = Schedule(ASYNCHRONOUS, trainer.max_staleness, gather=gather)
+            yield replace(policy, schedule=chosen)
 
 
 def _steps_apart(policy: DistributionPolicy) -> bool:
@@ -197,11 +207,17 @@ def reason(chosen: Candidate, others: list[Candidate]) -> str:
 
 
 def best(found: list[Candidate]) -> Candidate:
-    """Returns the fastest candidate. Raises: MsrlError: no policy can run the job."""
+    """Returns the fastest candidate, or a synchronous one that is hardly slower.
+
+    Raises:
+        MsrlError: no policy can run the job.
+    """
     if not found or found[0].prediction is None:
         reasons = "; ".join(f"{c.name}: {c.why}" for c in found)
         raise MsrlError(f"no policy can serve this job ({reasons}); name one by --policy")
-    return found[0]
+    least = found[0].prediction.steps_per_s / REPEATABLE
+    fast = (c for c in found if c.prediction and c.prediction.steps_per_s >= least)
+    return next((c for c in fast if c.policy.schedule.order == SYNCHRONOUS), found[0])
 
 
 def of_project(named: Any = None) -> dict[str, str]:
@@ -221,8 +237,8 @@ def settled(job: Job, values: Mapping[str, object] | None = None) -> Job:
     found = simulated(job, None, values)
     chosen = best(found)
     say(f"policy {reason(chosen, found)}")
-    chunks, lag = chosen.policy.schedule.chunks, chosen.policy.schedule.lag
-    schedule = ",".join((*jobs.schedule_words(job.schedule), f"chunks={chunks}", f"lag={lag}"))
+    keys = config.to_dict(chosen.policy.schedule).items()
+    schedule = ",".join(f"{key}={value}" for key, value in keys if value is not None)
     return replace(job, policy=chosen.file, workers=chosen.workers, schedule=schedule)
 
 

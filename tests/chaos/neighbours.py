@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from mindspore_rl.checking.replayed import replay
 from mindspore_rl.communication.link import SILENCE_S
 from mindspore_rl.runtime.checkpoint import FOLDER, list_checkpoints, load_newest
 from scripts import network_hosts
@@ -21,6 +22,7 @@ from tests.chaos.jobs import LONG_S, Broken, Job, Place, Skipped, read, same_arr
 SUSPENDED_S = 60.0
 EIGHT = 8
 DAMAGED_SHARE = 0.5
+FOR_EVER = ("--total-steps", "1000000000", "--checkpoint-every", "0.3")
 SIX_HUNDRED = (*ENDLESS, "--total-steps", str(600 * EACH))
 CLOCK = """
 #define _GNU_SOURCE
@@ -277,9 +279,21 @@ def equal_to_one(
     return "exit code 0, bit-equal to one host"
 
 
-def cut_link(place: Place, policy: str, workers: int) -> str:
-    with hosts(place, 2) as (network, job):
-        there = job(*ENDLESS, "--policy", policy, "--workers", str(workers))
+def asynchronous(place: Place, words: tuple[str, ...]) -> str:
+    """Actors on hosts of their own; the log repeats the run, and a cut link is named."""
+    words = (*words, "--workers", "2", "--stop-return", "nan", "--quiet")
+    with hosts(place, 3) as (_, job):
+        there = job(*words, "--total-steps", "4000")
+        there.check(there.wait(), 0)
+        compared = replay(there.run, lambda done, total: None)
+        if wrong := [str(one) for one in compared if one.wrong]:
+            raise Broken(f"the plain loop of its log differs: {wrong[0]}")
+    return f"{len(compared)} comparisons equal; " + cut_link(place, (*words, *FOR_EVER), 3)
+
+
+def cut_link(place: Place, words: tuple[str, ...], number: int = 2) -> str:
+    with hosts(place, number) as (network, job):
+        there = job(*words)
         there.train()
         network.cut(1)
         code = there.wait()
@@ -324,8 +338,10 @@ NETWORK |= {
     )
 }
 NETWORK |= {
-    "a link that is cut": partial(cut_link, policy=COARSE, workers=1),
-    "a link that is cut, GPUOnly": partial(cut_link, policy="GPUOnly", workers=2),
+    "a link that is cut": partial(cut_link, words=(*ENDLESS, "--workers", "1")),
+    "a link that is cut, GPUOnly": partial(cut_link, words=(*ENDLESS, "--policy", "GPUOnly")),
+    "IMPALA": partial(asynchronous, words=("--config", "impala")),
+    "Ape-X": partial(asynchronous, words=("--config", "apex", "learning_starts=500")),
 }
 LIMITS = {"a wall clock that jumps": clock_jumps}
 EXTRA = {"two": TWO, "limits": LIMITS, "neighbours": NEIGHBOURS, "network": NETWORK}
