@@ -76,6 +76,8 @@ class Schedule:
         drop_stale: asynchronous: whether a staler gradient is dropped; else its worker waits
             before it computes one.
         chunks: parts of the environments that a fragment works on in turn.
+        act_for: synchronous: the number of replicas of the environments' fragment for which a
+            learner acts at a time, whenever all of them are ready; 0: for all, in every step.
         gather: asynchronous: the number of senders whose rows of environments make one batch of
             the receiving fragment, the first that are there.
         lag: synchronous: the number of iterations that the actors' parameters are older than
@@ -91,6 +93,9 @@ class Schedule:
         default=False, metadata={"help": "asynchronous: drop staler gradients, never wait"}
     )
     chunks: int = field(default=1, metadata={"help": "parts of the environments, in turn"})
+    act_for: int = field(
+        default=0, metadata={"help": "synchronous: workers to act for once ready (0: all)"}
+    )
     gather: int = field(
         default=1, metadata={"help": "asynchronous: senders whose rows make one batch"}
     )
@@ -112,6 +117,16 @@ class Schedule:
             )
         if self.chunks < 1:
             raise PolicyError(f"schedule: chunks is {self.chunks}, expected at least 1")
+        if self.act_for < 0:
+            raise PolicyError(
+                f"schedule: act_for is {self.act_for}, expected at least 1 worker, or 0 for all"
+            )
+        if self.act_for and (self.chunks > 1 or self.order == ASYNCHRONOUS):
+            other = f"chunks={self.chunks}" if self.chunks > 1 else f"order={ASYNCHRONOUS}"
+            raise PolicyError(
+                f"schedule: act_for={self.act_for} and {other} both say whom a learner waits for; "
+                "leave one of them out"
+            )
         if self.gather < 1:
             raise PolicyError(f"schedule: gather is {self.gather}, expected at least 1 sender")
         if self.lag < 0:

@@ -49,4 +49,12 @@ def replay(args: argparse.Namespace) -> int:
         what = f"{len(reported)} lines of metrics; most {worst.name.removeprefix(replayed.METRIC)}"
         rows.append((str(worst.iteration), what, f"{worst.far:.1e}", worst.wrong or "equal"))
     print_rows(HEAD, ("updates", "how far"), rows)
-    return 1 if any(one.wrong for one in found) else 0
+    if wrong := sorted((one.iteration or 0, one.name) for one in found if one.wrong):
+        update, name = wrong[0]
+        far = [one.far for one in found if (one.iteration or 0) < update]
+        print(
+            f"the first that differs: {name} of update {update}; before it, all are within "
+            f"{max(far, default=0.0):.1e}. A rounding error can change a draw by priority or the "
+            "best action, and the runs part there"
+        )
+    return 1 if wrong else 0

@@ -221,14 +221,16 @@ def chunk_of(share: tuple[int, int], chunk: int, chunks: int) -> range:
     return range(share[0] + (chunk - share[0]) % chunks, share[1], chunks)
 
 
-def plan_edges(plan: Plan, chunk: int = 0) -> dict[str, Edge]:
+def plan_edges(plan: Plan, chunk: int = 0, part: FragmentPlan | None = None) -> dict[str, Edge]:
     """Returns a plan's cut edges by name.
 
     Args:
         plan: of the job.
         chunk: number of the chunk for messages that are sent in chunks.
+        part: a fragment of one replica whose share is only a part of its environments.
     """
     by_name = {fragment.name: fragment for fragment in plan.fragments}
+    by_name |= {part.name: part} if part else {}
     found = {}
     for i, m in enumerate(plan.messages):
         arrivals = plan.arrivals

@@ -146,6 +146,8 @@ class Plan:
         hosts: the name of each rank's host; empty: all on this machine.
         arrivals: the asynchronous schedule, if there is one.
         chunks: number of chunks of environments that are stepped separately.
+        parts: first and last environment (exclusive) of each part that one fragment acts for as
+            soon as the part is ready; empty: it acts for all together.
         cells: `native` if cells become native code where possible, else `mindspore`.
         parameters: shapes of all parameters, by name.
         library: the library of the environment, from its spec.
@@ -181,6 +183,7 @@ class Plan:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     library: str = ""
     records_per_env: int = 0
+    parts: tuple[tuple[int, int], ...] = ()
 
     @property
     def leader(self) -> int:

@@ -283,7 +283,7 @@ def asynchronous(place: Place, words: tuple[str, ...]) -> str:
     """Actors on hosts of their own; the log repeats the run, and a cut link is named."""
     words = (*words, "--workers", "2", "--stop-return", "nan", "--quiet")
     with hosts(place, 3) as (_, job):
-        there = job(*words, "--total-steps", "4000")
+        there = job(*words, "--total-steps", "3000")
         there.check(there.wait(), 0)
         compared = replay(there.run, lambda done, total: None)
         if wrong := [str(one) for one in compared if one.wrong]:
@@ -341,7 +341,7 @@ NETWORK |= {
     "a link that is cut": partial(cut_link, words=(*ENDLESS, "--workers", "1")),
     "a link that is cut, GPUOnly": partial(cut_link, words=(*ENDLESS, "--policy", "GPUOnly")),
     "IMPALA": partial(asynchronous, words=("--config", "impala")),
-    "Ape-X": partial(asynchronous, words=("--config", "apex", "learning_starts=500")),
+    "Ape-X": partial(asynchronous, words=("--config", "apex")),
 }
 LIMITS = {"a wall clock that jumps": clock_jumps}
 EXTRA = {"two": TWO, "limits": LIMITS, "neighbours": NEIGHBOURS, "network": NETWORK}

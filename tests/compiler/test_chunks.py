@@ -1,6 +1,7 @@
 """Loops in chunks: the reference's numbers, the documented order, and refusals with reasons."""
 
 import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
+from mindspore_rl.runtime.rank.messenger import Messenger
 from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
 from tests.compiler import inproc
 from tests.compiler.test_programs import SCATTERED
@@ -24,10 +26,10 @@ CASES = [
 ]
 
 
-def _job(name, policy, workers, chunks, environment, **config):
+def _job(name, policy, workers, chunks, environment, act_for=0, **config):
     if isinstance(policy, str):
         policy = registry.load_policy(registry.find_policy(policy))
-    policy = dataclasses.replace(policy, schedule=Schedule(chunks=chunks))
+    policy = dataclasses.replace(policy, schedule=Schedule(chunks=chunks, act_for=act_for))
     own = inproc.PROGRAMS / f"{name}.py"
     file = own if own.exists() else registry.find_algorithm(name)
     if name == "ppo":
@@ -43,6 +45,37 @@ def _job(name, policy, workers, chunks, environment, **config):
 def test_equals_the_reference(case, tmp_path):
     job = _job(*case)
     assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "act_for", "environment"),
+    quick(
+        [
+            ("recurrent", 3, 1, "CartPole-v1"),
+            ("ppo", 3, 2, "CartPole-v1"),  # parts of 6 and of 2 environments
+            ("dqn", 2, 1, "CartPole-v1"),
+            ("ppo", 2, 1, "graph:CartPole-v1"),
+        ],
+        0,
+        1,
+    ),
+)
+def test_acting_for_whoever_is_ready_changes_no_value(
+    name, workers, act_for, environment, tmp_path, monkeypatch
+):
+    draw, first, orders = random.Random(4), Messenger.first_of, set()
+
+    def first_of(self, expected, stage):
+        order = draw.sample(range(len(expected)), len(expected))
+        found = order[first(self, [expected[i] for i in order], stage)]
+        orders.add((len(expected), found))
+        return found
+
+    monkeypatch.setattr(Messenger, "first_of", first_of)
+    config = {"learning_starts": 0, "updates": 2} if name == "dqn" else {}
+    job = _job(name, "SingleLearnerFine", workers, 1, environment, act_for, **config)
+    assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
+    assert len(orders) > 2, "parts were ready in different orders"
 
 
 def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
@@ -69,6 +102,9 @@ def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
+        (("ppo", "SingleLearnerCoarse", 2, 1, "CartPole-v1", 1), "take SingleLearnerFine"),
+        (("ppo", "SingleLearnerFine", 2, 1, "CartPole-v1", 3), "2 replicas of environment"),
+        (("ppo", "SingleLearnerFine", 2, 2, "CartPole-v1", 1), "leave one of them out"),
         (
             ("ppo", "SingleLearnerCoarse", 2, 2, "CartPole-v1"),
             "wait for each other in no inner loop",

@@ -90,7 +90,9 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
     assert main(["replay", str(tmp_path / "run")]) == 1
-    assert "1 of 1 differ" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "1 of 1 differ" in said
+    assert "the first that differs: metric entropy of update 9; before it, all are within" in said
 
 
 def test_records_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehaving):

@@ -144,6 +144,8 @@ class Loop:
     Attributes:
         chunks: number of parts of the environments that its turns are pipelined over, see
             `partition.chunks`.
+        apart: the one fragment that runs its turns for each part, when that part is ready; empty:
+            all fragments run them for each part, in turn.
     """
 
     name: str
@@ -153,6 +155,7 @@ class Loop:
     body: tuple["Item", ...]
     where: Where
     chunks: int = 1
+    apart: str = ""
 
     @property
     def going(self) -> "Branch | None":

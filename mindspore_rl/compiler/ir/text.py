@@ -77,6 +77,7 @@ class _Writer:
         elif isinstance(item, Loop):
             count = "" if item.count is None else str(item.count)
             chunks = f", chunks={item.chunks}" if item.chunks > 1 else ""
+            chunks += f", apart={item.apart!r}" if item.apart else ""
             yield f"{pad}for {item.index} in {item.kind}({count}{chunks}):  # {item.name}"
             yield from self.items(item.body, pad + "    ")
         else:

@@ -64,11 +64,12 @@ class LoopWriter:
     def _one_chunk(self, loop: Loop) -> list[str]:
         """Emits a loop as a generator that runs it for one chunk of environments."""
         taken, given = _crossing(self.projection, loop.name)
-        body = self._items(loop.body, chunked=True)
+        body = self._items(loop.body, loop)
+        order = "those that are ready go" if loop.apart else "the next one goes"
         if not any(_waits(item) for item, _ in paths(loop.body)):
             body.append("yield")
         lines = [
-            f'"""{loop.name} for one chunk; at each `yield` the next one goes on."""',
+            f'"""{loop.name} for one chunk; at each `yield` {order} on."""',
             *self._cells(regions_of(loop.body)),
             f"for {loop.index} in range({loop.count}):",
             *indented(body),
@@ -79,10 +80,11 @@ class LoopWriter:
 
     def _all_chunks(self, loop: Loop) -> list[str]:
         """Emits the call that interleaves all chunks of a loop."""
+        how = "as_ready" if loop.apart else "in_turn"
         taken, given = _crossing(self.projection, loop.name)
         inputs = _tuple(tuple(f"({v}, {self._axes(v)})" for v in taken))
         axes = _tuple(tuple(str(self._axes(v)) for v in given))
-        call = f"w.in_turn({_chunk_name(loop)}, {inputs}, {axes})"
+        call = f"w.{how}({_chunk_name(loop)}, {inputs}, {axes})"
         return [f"{_tuple(given)} = {call}" if given else call]
 
     def _axes(self, name: str) -> Any:
@@ -90,7 +92,7 @@ class LoopWriter:
         value = self.projection.values.get(name)
         return None if value is None else _axes(value)
 
-    def _items(self, items: tuple[Lowered, ...], chunked: bool = False) -> list[str]:
+    def _items(self, items: tuple[Lowered, ...], chunked: Loop | None = None) -> list[str]:
         lines: list[str] = []
         for at, item in enumerate(items):
             if isinstance(item, Region):
@@ -98,7 +100,8 @@ class LoopWriter:
                 lines.append(assignment(item.outputs, call))
             elif isinstance(item, Op):
                 if chunked and _waits(item) and not (at and _waits(items[at - 1])):
-                    lines.append("yield")
+                    edge = f' "{item.attr["message"]}"' if chunked.apart else ""
+                    lines.append(f"yield{edge}")
                 lines += writes[item.kind](self, item)
             elif isinstance(item, Loop):
                 lines += self._loop(item, chunked)
@@ -109,7 +112,7 @@ class LoopWriter:
                     lines += ["else:", *indented(self._items(item.orelse, chunked))]
         return lines
 
-    def _loop(self, loop: Loop, chunked: bool) -> list[str]:
+    def _loop(self, loop: Loop, chunked: Loop | None) -> list[str]:
         if loop.chunks > 1:
             return self._all_chunks(loop)
         if loop.kind == "iterations" and self.projection.serves:

@@ -93,6 +93,7 @@ def make_plan(
             if variable in projection.values
         },
         arrivals=partition.arrivals,
+        parts=tuple((part.start, part.stop) for part in partition.parts),
         steps_per_env=partition.program.steps_per_env,
         records_per_env=_records_per_env(partition),
         **job,
@@ -192,7 +193,7 @@ def _message(
         parameter_bytes[parameters] if parameters else 0,
         _conditional(around),
         partition.arrivals is not None,
-        max([item.chunks for item in around if isinstance(item, Loop)], default=1),
+        max([i.chunks for i in around if isinstance(i, Loop) and not i.apart], default=1),
         lag,
     )
 

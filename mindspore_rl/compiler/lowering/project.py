@@ -101,8 +101,10 @@ class _Projector:
                     body = (*self.started, *body, *self.recorded)
                 if body:
                     talks = any(op.kind in ("send", "receive") for op, _ in walk(body))
-                    chunks = item.chunks if talks else 1
-                    yield _extend(replace(item, body=body, chunks=chunks))
+                    loop = replace(item, body=body)
+                    if not talks or item.apart not in ("", self.fragment.name):
+                        loop = replace(loop, chunks=1, apart="")
+                    yield _extend(loop)
             else:
                 assert isinstance(item, Branch)
                 self.conditions += 1

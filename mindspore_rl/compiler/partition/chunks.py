@@ -3,6 +3,10 @@
 While one fragment works on one chunk, the fragments that it exchanges messages with work on
 another. Environment i belongs to chunk i mod `chunks`, so that every share of consecutive
 environments is spread as evenly as possible over all chunks.
+
+With `act_for`, the parts are the environments of some replicas of the fragment that steps them, and
+only the fragment that acts runs the loop for each part, whenever that part's messages are there. So
+the values are those of acting for all in every step, and a slow step delays only its own part.
 """
 
 from collections.abc import Iterator
@@ -11,6 +15,7 @@ from dataclasses import replace
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths
 from mindspore_rl.compiler.ir.operations import OPERATIONS, PARAMETERS
 from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.policy import SYNCHRONOUS
 
@@ -26,6 +31,8 @@ def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
         PolicyError: no loop can run in chunks; gives the reason.
     """
     schedule = partition.policy.schedule
+    if schedule.act_for:
+        return _act_apart(partition)
     if schedule.chunks == 1:
         return partition
     asked = f"policy {partition.policy.name} asks for chunks={schedule.chunks}"
@@ -36,12 +43,10 @@ def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
             else f"and order={schedule.order}: choose one of the two"
         )
         raise PolicyError(f"{asked} {why}")
-    refused = {}
-    for loop, _ in paths(partition.program.body):
-        if isinstance(loop, Loop):
-            messages = _sent_in(partition, loop)
-            if {m.source for m in messages} & {m.target for m in messages}:
-                refused[loop.name] = _reason(partition, loop, messages)
+    refused = {
+        loop.name: _reason(partition, loop, messages) or _too_few(partition, messages)
+        for loop, messages in _waiting_loops(partition)
+    }
     chosen = frozenset(name for name, reason in refused.items() if not reason)
     if not refused:
         raise PolicyError(
@@ -52,6 +57,65 @@ def chunk_loops(partition: Partition, in_graph: bool) -> Partition:
         raise PolicyError(f"{asked}, and {next(iter(refused.values()))}")
     body = tuple(_marked(partition.program.body, chosen, schedule.chunks))
     return replace(partition, program=replace(partition.program, body=body))
+
+
+def _act_apart(partition: Partition) -> Partition:
+    """Marks the loops that the acting fragment runs for each part.
+
+    Raises:
+        PolicyError: a loop cannot run so; gives the reason.
+    """
+    act_for = partition.policy.schedule.act_for
+    asked = f"policy {partition.policy.name} asks for act_for={act_for}"
+    loops = list(_waiting_loops(partition))
+    ends = {m.source for _, found in loops for m in found}
+    ends |= {m.target for _, found in loops for m in found}
+    if not loops:
+        raise PolicyError(
+            f"{asked}, and its fragments wait for each other in no inner loop: nobody acts for the "
+            "environments of others; leave act_for out, or take SingleLearnerFine"
+        )
+    alone = [name for name in sorted(ends) if partition.fragment(name).replicas == 1]
+    others = sorted(ends - set(alone[:1]))
+    if len(others) != 1 or not alone:
+        raise PolicyError(
+            f"{asked}, which takes one replica that acts and one fragment whose replicas step "
+            f"environments; here are {', '.join(sorted(ends))}"
+        )
+    acting, stepping = alone[0], partition.fragment(others[0])
+    if act_for > stepping.replicas:
+        raise PolicyError(f"{asked}, and there are {stepping.replicas} replicas of {stepping.name}")
+    for loop, messages in loops:
+        reason = _reason(partition, loop, messages, (acting,)) or _without_rows(partition, messages)
+        if reason:
+            raise PolicyError(f"{asked}, and {reason}")
+    if act_for == stepping.replicas:
+        return partition
+    shares = stepping.shares
+    groups = [shares[i : i + act_for] for i in range(0, len(shares), act_for)]
+    parts = tuple(range(group[0].start, group[-1].stop) for group in groups)
+    chosen = frozenset(loop.name for loop, _ in loops)
+    body = tuple(_marked(partition.program.body, chosen, len(parts), acting))
+    return replace(partition, program=replace(partition.program, body=body), parts=parts)
+
+
+def _waiting_loops(partition: Partition) -> Iterator[tuple[Loop, list[Message]]]:
+    """Yields the loops in which fragments wait for each other, with their messages."""
+    for loop, _ in paths(partition.program.body):
+        if isinstance(loop, Loop):
+            messages = _sent_in(partition, loop)
+            if {m.source for m in messages} & {m.target for m in messages}:
+                yield loop, messages
+
+
+def _without_rows(partition: Partition, messages: list[Message]) -> str:
+    """Returns the reason why a message cannot come from each part; empty if all can."""
+    for message in messages:
+        for name in message.variables:
+            leaves = partition.program.values[name].leaves
+            if any(leaf.axis is None for leaf in leaves):
+                return f"{message.mark} carries `{name}`, which has no row for each environment"
+    return ""
 
 
 def _sent_in(partition: Partition, loop: Loop) -> list[Message]:
@@ -67,11 +131,20 @@ def _sent_in(partition: Partition, loop: Loop) -> list[Message]:
     return found
 
 
-def _reason(partition: Partition, loop: Loop, messages: list[Message]) -> str:
-    """Returns the reason why a loop cannot run in chunks; empty if it can."""
-    program, chunks = partition.program, partition.policy.schedule.chunks
+def _fragments(partition: Partition, messages: list[Message]) -> list[Fragment]:
     names = {name for m in messages for name in (m.source, m.target)}
-    fragments = [f for f in partition.fragments if f.name in names]
+    return [f for f in partition.fragments if f.name in names]
+
+
+def _reason(
+    partition: Partition, loop: Loop, messages: list[Message], only: tuple[str, ...] = ()
+) -> str:
+    """Returns the reason why a loop cannot run for parts of the environments; empty if it can.
+
+    It runs so in the fragments `only`, or in all that exchange messages in it.
+    """
+    program = partition.program
+    fragments = [f for f in _fragments(partition, messages) if not only or f.name in only]
     ops = frozenset().union(*(f.ops for f in fragments))
     for item, around in paths(loop.body):
         if isinstance(item, Op) and item.name in ops:
@@ -90,7 +163,13 @@ def _reason(partition: Partition, loop: Loop, messages: list[Message]) -> str:
                 return f"`{wrong}` does not hold one row for each environment\n  {item.where}"
     if any(PARAMETERS in message.variables for message in messages):
         return f"parameters change within {loop.name}"
-    for fragment in fragments:
+    return ""
+
+
+def _too_few(partition: Partition, messages: list[Message]) -> str:
+    """Returns the reason why a fragment has too few environments for chunks; empty if none has."""
+    chunks = partition.policy.schedule.chunks
+    for fragment in _fragments(partition, messages):
         fewest = min(map(len, fragment.shares))
         if fewest < chunks:
             return (
@@ -110,13 +189,17 @@ def _not_rows(partition: Partition, op: Op) -> Iterator[str]:
                 yield name
 
 
-def _marked(items: tuple[Item, ...], chosen: frozenset[str], chunks: int) -> Iterator[Item]:
+def _marked(
+    items: tuple[Item, ...], chosen: frozenset[str], chunks: int, apart: str = ""
+) -> Iterator[Item]:
     for item in items:
         if isinstance(item, Loop):
-            body = tuple(_marked(item.body, chosen, chunks))
-            yield replace(item, body=body, chunks=chunks if item.name in chosen else 1)
+            loop = replace(item, body=tuple(_marked(item.body, chosen, chunks, apart)))
+            chunked = item.name in chosen
+            yield replace(loop, chunks=chunks, apart=apart) if chunked else loop
         elif isinstance(item, Branch):
-            sides = [tuple(_marked(side, chosen, chunks)) for side in (item.body, item.orelse)]
+            both = (item.body, item.orelse)
+            sides = [tuple(_marked(side, chosen, chunks, apart)) for side in both]
             yield replace(item, body=sides[0], orelse=sides[1])
         else:
             yield item

@@ -51,6 +51,7 @@ class Partition:
         partial: operations whose result stays a partial sum, which the target of its message sums
             up: `{(fragment, op)}`.
         arrivals: the sender and the consumer of an asynchronous schedule; None: synchronous.
+        parts: the environments of each part of loops that run apart, see `Loop.apart`.
     """
 
     program: Program
@@ -60,6 +61,7 @@ class Partition:
     reduced: frozenset[tuple[str, str]] = frozenset()
     partial: frozenset[tuple[str, str]] = frozenset()
     arrivals: Arrivals | None = None
+    parts: tuple[range, ...] = ()
 
     def fragment(self, name: str) -> Fragment:
         """Returns the fragment of that name."""

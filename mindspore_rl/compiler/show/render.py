@@ -39,7 +39,12 @@ def render_partition(partition: Partition) -> str:
             f"{message.after}{moved}: {', '.join(message.variables)}"
         )
     for item, _ in paths(partition.program.body):
-        if isinstance(item, Loop) and item.chunks > 1:
+        if isinstance(item, Loop) and item.apart:
+            lines.append(
+                f"loop {item.name} in {item.apart} for {item.chunks} parts of the environments, "
+                "each when it is ready"
+            )
+        elif isinstance(item, Loop) and item.chunks > 1:
             lines.append(
                 f"loop {item.name} in {item.chunks} chunks: environment i in chunk "
                 f"i mod {item.chunks}"

@@ -1,6 +1,6 @@
 """Environments of one generated loop: all of a rank's, or a chunk of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -52,8 +52,25 @@ class Share:
             Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
         )
 
+    def parts(self) -> list["Share"]:
+        """Returns the plan's parts, likewise; the environments are those of other fragments."""
+        return [self._part(range(*part)) for part in self.rank.plan.parts]
+
+    def _part(self, env_indices: range) -> "Share":
+        rank, rows = self.rank, self.places(env_indices)
+        fragment = replace(rank.fragment, shares=((env_indices.start, env_indices.stop),))
+        return Share(
+            rank,
+            env_indices,
+            None,
+            self.episodes.part(rows),
+            self.replay.part(rows, len(self.env_indices)),
+            self.kept.part(rows),
+            Exchange(rank, plan_edges(rank.plan, part=fragment), self.exchange.trainer),
+        )
+
     def places(self, chunk: range) -> slice:
-        """Returns the positions of a chunk's environments among these."""
+        """Returns the positions of a chunk's or part's environments among these."""
         return _places(chunk, self.env_indices)
 
 
@@ -98,4 +115,5 @@ def _vector(rank: Rank, threads: int) -> Any:
 
 
 def _places(chunk: range, among: range) -> slice:
-    return slice(chunk.start - among.start, None, chunk.step)
+    first = chunk.start - among.start
+    return slice(first, first + len(chunk) * chunk.step, chunk.step)

@@ -30,7 +30,7 @@ from mindspore_rl.runtime.rank.messenger import (
 )
 from mindspore_rl.runtime.rank.older_parameters import OlderParameters
 from mindspore_rl.runtime.rank.parameter_server import Client, Server
-from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
+from mindspore_rl.runtime.rank.pipelined_loop import run_as_ready, run_in_turn
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
 from mindspore_rl.runtime.rank.state import RankState
@@ -150,6 +150,31 @@ class FragmentRuntime(ShareRuntime):
             self._chunks = [ShareRuntime(part, self._parts) for part in self.share.chunks()]
         rows = [self.share.places(chunk.env_indices) for chunk in self._chunks]
         return run_in_turn(loop, self._chunks, rows, inputs, axes)
+
+    def as_ready(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
+        """Runs a loop for each part of the environments, see `run_as_ready`."""
+        if not self._chunks:
+            self._chunks = [ShareRuntime(part, self._parts) for part in self.share.parts()]
+        rows = [self.share.places(part.env_indices) for part in self._chunks]
+        return run_as_ready(loop, self._chunks, rows, inputs, axes, self._ready)
+
+    def _ready(self, waiting: dict[int, str]) -> int:
+        """Waits for all messages of a part.
+
+        Args:
+            waiting: the edge of the message that each waiting part needs next.
+        """
+        missing: dict[int, list[tuple[int, int]]] = {}
+        for number, name in waiting.items():
+            edge = self._chunks[number].share.exchange.edges[name]
+            missing[number] = [(edge.source.first_rank + i, edge.tag) for i, _ in edge.pairs]
+        stage = self.rank.stages.edge(next(iter(waiting.values())))
+        while True:
+            flat = [(number, one) for number, found in missing.items() for one in found]
+            number, one = flat[self.rank.messenger.first_of([one for _, one in flat], stage)]
+            missing[number].remove(one)
+            if not missing[number]:
+                return number
 
     def send(self, name: str, values: tuple) -> None:
         """Sends this replica's part of a message to the replicas that need it."""

@@ -1,8 +1,9 @@
-"""Pipelines loops over chunks of a rank's environments.
+"""Pipelines loops over chunks or parts of a rank's environments.
 
 The loop is a generator, one for each chunk. It yields before it receives; meanwhile the other
-chunks run, always in the same order. While this rank works on one chunk, the ranks that it sends to
-work on earlier chunks.
+chunks run. Chunks run always in the same order: while this rank works on one chunk, the ranks that
+it sends to work on earlier chunks. Parts, whose messages come from different ranks, run in the
+order in which these arrive.
 """
 
 from collections import deque
@@ -48,6 +49,47 @@ def run_in_turn(
             results[number] = end.value
         else:
             waiting.append((number, generator))
+    return tuple(join([result[i] for result in results], axis, rows) for i, axis in enumerate(axes))
+
+
+def run_as_ready(
+    loop: Callable[..., Generator[str, None, tuple]],
+    runtimes: list[Any],
+    rows: list[slice],
+    inputs: tuple[tuple[Any, Axes], ...],
+    axes: tuple[Axes, ...],
+    ready: Callable[[dict[int, str]], int],
+) -> tuple:
+    """Runs a loop for every part, each turn when the part's messages are there.
+
+    Args:
+        loop: as for `run_in_turn`; it yields the edge of the message that it receives next.
+        runtimes: of the parts.
+        rows: positions of each part among the rank's environments.
+        inputs: of the loop, with their axes.
+        axes: of the results.
+        ready: waits until one of some parts is ready, by number and edge. Returns: its number.
+
+    Returns: the results of all parts joined.
+    """
+    turns = [
+        loop(runtime, *[take(value, axis, place) for value, axis in inputs])
+        for runtime, place in zip(runtimes, rows, strict=True)
+    ]
+    results: list[tuple] = [()] * len(turns)
+    waiting: dict[int, str] = {}
+
+    def go_on(number: int) -> None:
+        try:
+            waiting[number] = next(turns[number])
+        except StopIteration as end:
+            waiting.pop(number, None)
+            results[number] = end.value
+
+    for number in range(len(turns)):
+        go_on(number)
+    while waiting:
+        go_on(ready(waiting))
     return tuple(join([result[i] for result in results], axis, rows) for i, axis in enumerate(axes))
 
 
