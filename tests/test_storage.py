@@ -110,6 +110,25 @@ def test_nor_is_a_cache_used_that_others_could_replace(homes, tmp_path, monkeypa
     assert cache.in_cache(NAME).read_bytes() == b"theirs"  # the file of this user
 
 
+@pytest.mark.parametrize("owner", ["ends", "is killed", "hangs"])
+def test_one_process_makes_a_file_of_the_cache_and_the_others_wait(homes, monkeypatch, owner):
+    code = (
+        "import sys\nfrom mindspore_rl.platform import cache\n"
+        "def make(path):\n    print(flush=True)\n    sys.stdin.read()\n"
+        f"    path.write_bytes(b'theirs')\ncache.cached({NAME!r}, make)\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+        child.stdout.readline()  # it makes the file
+        if owner == "hangs":
+            monkeypatch.setattr(cache, "MAKING_S", 0.1)
+        else:
+            threading.Timer(0.3, child.stdin.close if owner == "ends" else child.kill).start()
+        assert made() == (b"theirs" if owner == "ends" else b"ours")
+        assert bool(list(homes[0].rglob("*.lock"))) == (owner == "hangs")
+        child.kill()
+
+
 @pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])
 def test_compiled_code_that_is_not_as_it_was_is_compiled_again(homes, damage):
     text = 'extern "C" int one() { return 1; }\n'

@@ -18,6 +18,8 @@ from mindspore_rl.errors import MsrlError, StorageError
 
 LOCKED_S = 2.0
 """Time in which a process has locked its new temporary folder."""
+MAKING_S = 300.0
+"""Longest wait for another process that makes the same file of the cache."""
 
 
 @contextlib.contextmanager
@@ -158,21 +160,22 @@ def cached(
     Raises:
         MsrlError: no cache folder can be written.
     """
+
+    def usable(path: Path) -> bool:
+        return path.exists() and _is_own(path) and whole(path)
+
     homes = _caches()
     for home in homes:
         path = home / name
-        made = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             if not _make_way(home) or not all(map(own_folder, _folders(home, name))):
                 continue
-            if anew or not (path.exists() and _is_own(path) and whole(path)):
-                made.touch()
-                try:
-                    make(made)
-                    made.chmod(0o700)
-                    commit(made, path)  # two jobs may start at once
-                finally:
-                    made.unlink(missing_ok=True)
+            if anew:
+                _make_file(path, make)
+            elif not usable(path):
+                with _in_turn(path):
+                    if not usable(path):
+                        _make_file(path, make)
             return path
         except OSError:
             continue
@@ -180,6 +183,43 @@ def cached(
         f"none of {', '.join(str(home.parent) for home in homes)} can be written, and by nobody "
         "else; set XDG_CACHE_HOME to a folder that can"
     )
+
+
+def _make_file(path: Path, make: Callable[[Path], None]) -> None:
+    made = path.with_name(f"{path.name}.{os.getpid()}")
+    made.touch()
+    try:
+        make(made)
+        made.chmod(0o700)
+        commit(made, path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _in_turn(path: Path) -> Iterator[None]:
+    """A context in which one process makes a file of the cache while the others wait for it.
+
+    The lock only saves work: a process whose owner dies, hangs for `MAKING_S` or has a file system
+    without locks makes the file too, and the last one replaces it.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    until, owned = time.monotonic() + MAKING_S, False
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not owned and time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                owned = True
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:
+                break
+        yield
+    finally:
+        if owned:
+            lock.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def keep(name: str, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Interprets a program uncompiled on probe data, each loop once."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -60,7 +61,7 @@ class Probe:
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
-        self.names["by_place"] = by_place
+        self.names["by_place"] = functools.cache(by_place)  # copies each function once
         self.names |= {
             alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
         }
