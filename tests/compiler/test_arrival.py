@@ -1,4 +1,4 @@
-"""Asynchronous batches against plain Python: a worker's first iteration is one with its environments."""
+"""Asynchronous runs against plain Python: a worker's first iteration has its environments alone."""
 
 import dataclasses
 
