@@ -24,6 +24,7 @@ MODULES = (
     "mindspore_rl.rl.action_distributions",
     "mindspore_rl.rl.losses",
     "mindspore_rl.rl.returns",
+    "mindspore_rl.replay",
     "mindspore_rl.errors",
 )
 FILES = "files/"

@@ -7,7 +7,10 @@ POLICY = DistributionPolicy(
     summary="n workers with everything but the update, 1 server",
     fragments=(
         FragmentRule(
-            "worker", ("environment", "actor", "replay", "gradient"), replicas=WORKERS, split="env"
+            "worker",
+            ("environment", "actor", "replay", "gradient"),
+            replicas=WORKERS,
+            sharded="env",
         ),
         FragmentRule("server", ("update",)),
     ),

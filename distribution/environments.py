@@ -6,12 +6,12 @@ POLICY = DistributionPolicy(
     name="Environments",
     summary="n environment workers and n that hold agents, or shares of the only agent's batch",
     fragments=(
-        FragmentRule("environment", ("environment",), replicas=WORKERS, split="env"),
+        FragmentRule("environment", ("environment",), replicas=WORKERS, sharded="env"),
         FragmentRule(
             "agent",
             ("actor", "replay", "gradient", "update"),
             replicas=WORKERS,
-            split=("agent", "env"),
+            sharded=("agent", "env"),
         ),
     ),
     cuts=(

@@ -10,7 +10,7 @@ POLICY = DistributionPolicy(
             "loop",
             ("environment", "actor", "replay", "gradient", "update"),
             replicas=WORKERS,
-            split="env",
+            sharded="env",
             compiled=("environment",),
         ),
     ),

@@ -6,8 +6,8 @@ POLICY = DistributionPolicy(
     name="MultipleLearners",
     summary="n actors and n learners, fused in pairs; one gradient reduction a minibatch",
     fragments=(
-        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, split="env"),
-        FragmentRule("learner", ("replay", "gradient", "update"), replicas=WORKERS, split="env"),
+        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, sharded="env"),
+        FragmentRule("learner", ("replay", "gradient", "update"), replicas=WORKERS, sharded="env"),
     ),
     cuts=(
         Cut("transition", "actor", "replay"),

@@ -6,7 +6,7 @@ POLICY = DistributionPolicy(
     name="SingleLearnerCoarse",
     summary="n actors with environments, 1 learner; one trajectory message an iteration",
     fragments=(
-        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, split="env"),
+        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, sharded="env"),
         FragmentRule("learner", ("replay", "gradient", "update")),
     ),
     cuts=(

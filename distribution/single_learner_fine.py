@@ -6,7 +6,7 @@ POLICY = DistributionPolicy(
     name="SingleLearnerFine",
     summary="n environment workers, 1 learner that acts; observations and actions every step",
     fragments=(
-        FragmentRule("environment", ("environment",), replicas=WORKERS, split="env"),
+        FragmentRule("environment", ("environment",), replicas=WORKERS, sharded="env"),
         FragmentRule("learner", ("actor", "replay", "gradient", "update")),
     ),
     cuts=(

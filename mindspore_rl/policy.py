@@ -3,7 +3,7 @@
 A policy is a frozen value without control flow; its values live in `distribution/`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.platform.names import check_name
@@ -22,23 +22,29 @@ class FragmentRule:
         name: its name in plans, errors and generated files.
         components: components from `COMPONENTS`; all other operations follow the data.
         replicas: a number, or `WORKERS`.
-        split: the axis that is sharded over replicas, `env` (environments) or `agent` (agents), or
-            a tuple of these: the first of which the environment has several. None for a single
+        sharded: the axis that is sharded over replicas, `env` (environments) or `agent` (agents),
+            or a tuple of these: the first of which the environment has several. None for a single
             replica.
         compiled: components that must have a graph implementation, so that they compile with
             the rest.
+        split: former name of `sharded`.
     """
 
     name: str
     components: tuple[str, ...]
     replicas: int | str = 1
-    split: str | tuple[str, ...] | None = None
+    sharded: str | tuple[str, ...] | None = None
     compiled: tuple[str, ...] = ()
+    split: InitVar[str | tuple[str, ...] | None] = None
+
+    def __post_init__(self, split: str | tuple[str, ...] | None) -> None:
+        if split is not None:
+            object.__setattr__(self, "sharded", split)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes that may be sharded over replicas, in order of preference."""
-        return (self.split,) if isinstance(self.split, str) else self.split or ()
+        return (self.sharded,) if isinstance(self.sharded, str) else self.sharded or ()
 
 
 @dataclass(frozen=True)
@@ -205,8 +211,8 @@ class DistributionPolicy:
             fragment = f"{here}: fragment {rule.name}"
             _check_tuple(fragment, "components", rule.components, str, '"environment"')
             _check_tuple(fragment, "compiled", rule.compiled, str, '"environment"')
-            if not isinstance(rule.split, str | None):
-                _check_tuple(fragment, "split", rule.split, str, '"env"')
+            if not isinstance(rule.sharded, str | None):
+                _check_tuple(fragment, "sharded", rule.sharded, str, '"env"')
 
     def _check_groups(self, names: list[str]) -> None:
         """Checks the groups of `colocate`: sets of at least two fragments that do not overlap."""
@@ -262,12 +268,12 @@ class DistributionPolicy:
             )
         if (rule.replicas != 1 and not rule.axes) or set(rule.axes) - {"env", "agent"}:
             raise PolicyError(
-                f"{here} has several replicas and split={rule.split!r}, expected 'env', 'agent' or "
-                "('agent', 'env')"
+                f"{here} has several replicas and sharded={rule.sharded!r}, expected 'env', "
+                "'agent' or ('agent', 'env')"
             )
         if "agent" in rule.axes and "environment" in rule.components:
             raise PolicyError(
-                f"{here} holds the environment and has split={rule.split!r}, expected 'env': "
+                f"{here} holds the environment and has sharded={rule.sharded!r}, expected 'env': "
                 "agents share their environment"
             )
 

@@ -16,8 +16,8 @@ def test_it_is_built_without_a_warning(tmp_path):
     built = {path.parent.name for path in tmp_path.rglob("index.html")}
     assert pages <= built
     text = (tmp_path / "api" / "index.html").read_text()
-    for name in ("mindspore_rl.api.Trainer", "mindspore_rl.trained.run.train"):
-        assert f'id="{name}"' in text
+    for name in ("api.Trainer", "trained.run.train", "replay.Sampler.sample"):
+        assert f'id="mindspore_rl.{name}"' in text
     assert (
         "mindspore_rl/environments/environment.py"
         in (tmp_path / "add_an_environment" / "index.html").read_text()

@@ -6,8 +6,8 @@ POLICY = DistributionPolicy(
     name="SplitLearners",
     summary="n actors with environments, 2 learners with half of the environments each",
     fragments=(
-        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, split="env"),
-        FragmentRule("learner", ("replay", "gradient", "update"), replicas=2, split="env"),
+        FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, sharded="env"),
+        FragmentRule("learner", ("replay", "gradient", "update"), replicas=2, sharded="env"),
     ),
     cuts=(
         Cut("transition", "actor", "replay"),

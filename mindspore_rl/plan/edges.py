@@ -70,7 +70,7 @@ class Edge:
             if common is None:
                 continue
             same = self._sources[block]
-            if self.partial[index] or self.message.by_arrival or i == same[j % len(same)]:
+            if self.partial[index] or self.message.asynchronous or i == same[j % len(same)]:
                 parts.append((index, common))
         return parts
 

@@ -87,7 +87,7 @@ class MessagePlan:
         parameter_bytes: size of a parameter message.
         conditional: whether a condition of the program decides if it is sent; `times` is then a
             bound.
-        by_arrival: whether each replica of the source or target is served by itself (asynchronous).
+        asynchronous: whether each replica of the source or target is served by itself.
         chunks: number of chunks of environments that are sent as separate messages.
         lag: number of messages that wait at the target for their use; at first these are the
             initial parameters. The target uses what the source sent `lag` iterations before.
@@ -104,7 +104,7 @@ class MessagePlan:
     times: int
     parameter_bytes: int = 0
     conditional: bool = False
-    by_arrival: bool = False
+    asynchronous: bool = False
     chunks: int = 1
     lag: int = 0
 
@@ -290,6 +290,9 @@ def load_plan(folder: Path) -> Plan:
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         data["environment"] = unchanged_environment(as_recorded(data), folder)
+        for message in data["messages"]:
+            if "by_arrival" in message:  # the key's former name
+                message["asynchronous"] = message.pop("by_arrival")
         return read(Plan, data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MsrlError(

@@ -4,6 +4,7 @@ Every rank that knows the totals draws the same numbers, and resolves those that
 lanes: no index is sent, and the union of all ranks' rows is the same however the lanes are sharded.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -12,12 +13,14 @@ import numpy as np
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.bindings import functions
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, admit, check_batch, samples_held, until
+from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.rl.random import below, stream, uniform
 
 STREAM, WINDOW_STREAM = stream("replay"), stream("window")
 TRIES = 10_000
+Copy = Callable[[np.ndarray, "Drawn"], np.ndarray]
 
 
 class Mode(IntEnum):
@@ -125,7 +128,12 @@ def _lacking(totals: np.ndarray, count: int, mode: Mode, lanes: np.ndarray) -> H
 
 
 def sample(
-    table: Table, key: Key, count: int, mode: Mode | Order = Mode.REPLACE, wait: Wait = NO_WAIT
+    table: Table,
+    key: Key,
+    count: int,
+    mode: Mode | Order = Mode.REPLACE,
+    wait: Wait = NO_WAIT,
+    copy: Copy | None = None,
 ) -> Drawn:
     """Draws records from a table of which this process maps all lanes.
 
@@ -135,14 +143,16 @@ def sample(
         count: N.
         mode: a random mode, or an order whose first records are taken.
         wait: the maximum wait if records are lacking or the rate limiter holds the batch back.
+        copy: copies the records at some rows of the batch, and returns whether each still existed;
+            one that has been overwritten is replaced by another draw.
 
     Raises:
         ReplayError: the table never allows such a batch, or did not in time; then nothing is drawn.
     """
     check_draw(table.spec, count, mode)
     if isinstance(mode, Order):
-        return until(table, lambda: _picked(table, mode, count), wait)
-    batch = _Batch(table, key, count, mode)
+        return _first(table, count, mode, wait, copy)
+    batch = _Batch(table, key, count, mode, copy)
     try:
         for _ in range(TRIES):
             batch.resolve(*until(table, batch.draw, wait))
@@ -150,10 +160,7 @@ def sample(
                 return Drawn(batch.ids, batch.probabilities, batch.lengths)
             # Another process has changed the table, or has died while it did.
             functions().table_mend(table.base)
-        raise ReplayError(
-            f"{len(batch.rows)} of {count} records are overwritten faster than they are drawn; "
-            "raise the capacity"
-        )
+        raise _overwritten(len(batch.rows), count)
     except BaseException:
         batch.give_back()
         raise
@@ -167,8 +174,8 @@ class _Batch:
         ids, probabilities, lengths: see `Drawn`; ids are -1 in `rows`.
     """
 
-    def __init__(self, table: Table, key: Key, count: int, mode: Mode) -> None:
-        self._table, self._key, self._mode = table, key, mode
+    def __init__(self, table: Table, key: Key, count: int, mode: Mode, copy: Copy | None) -> None:
+        self._table, self._key, self._mode, self._copy = table, key, mode, copy
         self._used, self._strata = 0, strata(count, table.spec.lanes)
         self.rows, self.ids = np.arange(count), np.full(count, -1)
         self.probabilities, self.lengths = np.empty(count), np.empty(count, np.int32)
@@ -201,9 +208,17 @@ class _Batch:
             of_lane = np.bincount(self._strata)[lanes]
             self.probabilities[rows] = weights / totals[lanes] * of_lane / len(ids)
         self.rows = to_redraw(ids, self._mode)
-        if len(self.rows):
-            self._table.release(ids[self.rows], self._weights[self.rows])
-            ids[self.rows] = -1
+        self._undo(self.rows)
+        if self._copy:
+            found = rows[ids[rows] >= 0]
+            gone = found[~self._copy(found, Drawn(ids, self.probabilities, self.lengths))]
+            self._undo(gone)
+            self.rows = np.union1d(self.rows, gone)
+
+    def _undo(self, rows: np.ndarray) -> None:
+        if len(rows):
+            self._table.release(self.ids[rows], self._weights[rows])
+            self.ids[rows] = -1
 
     def give_back(self) -> None:
         """Undoes the draws of a batch that is not used."""
@@ -243,11 +258,28 @@ def check_draw(spec: TableSpec, count: int, mode: Mode | Order) -> None:
         raise ReplayError(f"{count} records are to be drawn, expected 1 to {most}")
 
 
-def _picked(table: Table, order: Order, count: int) -> Drawn:
+def _first(table: Table, count: int, order: Order, wait: Wait, copy: Copy | None) -> Drawn:
+    for _ in range(TRIES):
+        ids, weights, lengths = until(table, lambda: _picked(table, order, count), wait)
+        drawn = Drawn(ids, np.ones(count), lengths)
+        if copy is None or copy(np.arange(count), drawn).all():
+            return drawn
+        table.release(ids, weights)
+        if table.spec.limited:
+            functions().table_count(table.base, -count)
+    raise _overwritten(count, count)
+
+
+def _overwritten(rows: int, count: int) -> ReplayError:
+    return ReplayError(
+        f"{rows} of {count} records are overwritten faster than they are drawn; raise the capacity"
+    )
+
+
+def _picked(table: Table, order: Order, count: int) -> tuple[np.ndarray, ...]:
     found = table.pick(order.value, count)
     if isinstance(found, tuple):
-        ids, _, lengths = found
-        return Drawn(ids, np.ones(count), lengths)
+        return found
     if found < 0:
         raise samples_held(table, count)
     raise HeldBackError(
@@ -285,3 +317,90 @@ def windows(key: Key, lengths: np.ndarray, window: int) -> np.ndarray:
     starts = np.maximum(lengths - window + 1, 1)
     numbers = uniform(key.seed, WINDOW_STREAM, np.array([key.step]), np.arange(len(starts)), 2)
     return below(numbers[0], starts[:, None])[:, 0].astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Batch(Drawn):
+    """Drawn records and their values, which the next batch in the same arrays overwrites.
+
+    Attributes:
+        columns: `[N, T, ...]`, of transitions `[N, ...]`, by name.
+        first: `[N] int32`, the step at which each window begins.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    first: np.ndarray
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def importance_weights(self, exponent: float) -> np.ndarray:
+        """See `importance_weights`; the number of records cancels out. Returns `[N] float32`."""
+        return importance_weights(self.probabilities, 1, exponent)
+
+
+class Sampler:
+    """Draws batches of a table, and copies them into arrays that it reuses.
+
+    Args:
+        table: of which this process maps all lanes.
+        batch_size: N.
+        mode: a random mode, or an order whose first records are taken.
+        seed: of the draws.
+        window: steps to copy of each record, from a random one on; None: whole records.
+        wait: the maximum wait if records are lacking or the rate limiter holds a batch back.
+
+    Attributes:
+        step: number of the next batch; with the seed it determines the random numbers.
+
+    Raises:
+        ReplayError: the table never allows such a batch.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        batch_size: int,
+        mode: Mode | Order = Mode.REPLACE,
+        seed: int = 0,
+        window: int | None = None,
+        wait: Wait = NO_WAIT,
+    ) -> None:
+        check_draw(table.spec, batch_size, mode)
+        if window is not None and not 1 <= window <= table.spec.length:
+            raise ReplayError(f"a window of {window} steps, expected 1 to {table.spec.length}")
+        self.table, self.batch_size, self.mode, self.wait = table, batch_size, mode, wait
+        self.seed, self.step = seed, 0
+        self._own = table.buffers(batch_size, window)
+        self._buffers = Buffers(table.spec, self._own, batch_size)
+
+    def sample(self, out: Mapping[str, np.ndarray] | None = None) -> Batch:
+        """Draws the next batch.
+
+        Args:
+            out: arrays for its values, as `Table.buffers(batch_size, window)` makes them; None: the
+                sampler's own.
+
+        Raises:
+            ReplayError: records are lacking or held back for too long; an array has a wrong shape
+                or type.
+        """
+        out, count = self._own if out is None else out, self.batch_size
+        if not self._buffers.are(out, count):
+            self._buffers = Buffers(self.table.spec, out, count)
+        buffers, key, starts = self._buffers, Key(self.seed, self.step), np.zeros(count, np.int32)
+
+        def copy(rows: np.ndarray, drawn: Drawn) -> np.ndarray:
+            if buffers.window < self.table.spec.length:
+                starts[rows] = windows(key, drawn.lengths, buffers.window)[rows]
+            if len(rows) == count:
+                return self.table.copy(drawn.ids, starts, buffers)
+            some = self.table.buffers(len(rows), buffers.window)
+            whole = self.table.gather(drawn.ids[rows], some, starts[rows])
+            for name, column in some.items():
+                out[name][rows[whole]] = column[whole]
+            return whole
+
+        drawn = sample(self.table, key, count, self.mode, self.wait, copy)
+        self.step += 1
+        return Batch(**vars(drawn), columns=out, first=starts)

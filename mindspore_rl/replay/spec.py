@@ -7,9 +7,10 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -112,6 +113,22 @@ class Column:
 
 
 @dataclass(frozen=True)
+class RateLimiter:
+    """Settings of a table's rate limiter, which makes the side that is ahead wait.
+
+    Args:
+        min_records: number of records inserted before anything is drawn.
+        samples_per_insert: records drawn for each one inserted after those; 0: no limit.
+        slack: samples by which either side may be ahead; with batches of N at least half of N +
+            samples_per_insert.
+    """
+
+    min_records: int = 1
+    samples_per_insert: float = 0.0
+    slack: float = 0.0
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """The contents of a table and the settings of its rate limiter.
 
@@ -122,11 +139,8 @@ class TableSpec:
         length: maximum steps of a record; 1 for transitions.
         weighted: whether records are drawn by priority.
         max_times_sampled: number of draws after which a record is no longer drawn; 0: no limit.
-        min_records: number of records inserted before anything is drawn.
-        samples_per_insert: records drawn for each one inserted after those; 0: no limit. The side
-            that is ahead waits, writer or reader.
-        slack: samples by which either side may be ahead; with batches of N at least half of N +
-            samples_per_insert.
+        min_records, samples_per_insert, slack: see `RateLimiter`.
+        rate_limiter: in place of these three.
 
     Raises:
         ReplayError: a number is out of range, or two columns have the same name.
@@ -141,8 +155,11 @@ class TableSpec:
     min_records: int = 1
     samples_per_insert: float = 0.0
     slack: float = 0.0
+    rate_limiter: InitVar[RateLimiter | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, rate_limiter: RateLimiter | None) -> None:
+        for name, value in vars(rate_limiter).items() if rate_limiter else ():
+            object.__setattr__(self, name, value)
         ratio = self.samples_per_insert
         for name, least in (
             ("capacity", 1),
@@ -207,7 +224,7 @@ class TableSpec:
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
         """Makes arrays to gather records into: `[N, T, ...]` each, for transitions `[N, ...]`."""
         steps = (window or self.length,) if self.length > 1 else ()
-        return {c.name: np.empty((count, *steps, *c.shape), c.dtype) for c in self.columns}
+        return {c.name: _aligned((count, *steps, *c.shape), c.dtype) for c in self.columns}
 
     def header(self) -> np.ndarray:
         """Returns the sizes and offsets of all sections, as `table.cpp` reads them."""
@@ -264,6 +281,14 @@ def _is_number(dtype: object) -> bool:
         return False
 
 
+def _aligned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Makes an array at the start of a cache line: JAX copies others."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def described(descriptor: int, more_bytes: int = 0) -> TableSpec:
     """Reads the specification from a table's file.
 
@@ -298,8 +323,38 @@ def check_same(path: Path, found: TableSpec, expected: TableSpec) -> None:
         )
 
 
+def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
+    """Views an array of any library in the CPU's memory as a NumPy array, without a copy.
+
+    Args:
+        name: of the values, for errors.
+        value: an array of NumPy, PyTorch or JAX, or any with `__array__` or `__dlpack__`; or Python
+            numbers.
+        dtype: of the result for Python numbers that it can hold.
+
+    Raises:
+        ReplayError: it cannot be viewed.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        array = np.asarray(value)
+        if not isinstance(value, Sequence | numbers.Number):
+            return array
+        cast = array.astype(dtype)  # Python numbers became int64 or float64
+        return cast if cast.dtype.kind in "fc" or (cast == array).all() else array
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise ReplayError(
+            f"{name} is a {kind} that NumPy cannot view ({error}); expected {dtype} in the CPU's "
+            "memory and without gradients, such as tensor.detach().cpu()"
+        ) from error
+
+
 def check_columns(
-    spec: TableSpec, columns: Mapping[str, np.ndarray], leading: tuple[int, ...]
+    spec: TableSpec, columns: Mapping[str, Any], leading: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Returns the columns in order, contiguous `[*leading, *shape]`. Raises: ReplayError."""
     names = [column.name for column in spec.columns]
@@ -307,7 +362,7 @@ def check_columns(
         raise ReplayError(f"columns are {sorted(columns)}, expected {sorted(names)}")
     arrays = []
     for column in spec.columns:
-        array = np.asarray(columns[column.name])
+        array = as_array(f"column {column.name}", columns[column.name], column.dtype)
         shape = (*leading, *column.shape)
         if array.shape != shape or array.dtype != column.dtype:
             raise ReplayError(
@@ -321,6 +376,12 @@ def check_columns(
 def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
     """Returns the output arrays in the table's order, after checking them. Raises: ReplayError."""
     arrays = [out.get(column.name, _NONE) for column in spec.columns]
+    for column, array in zip(spec.columns, arrays, strict=True):
+        if not isinstance(array, np.ndarray):
+            raise ReplayError(
+                f"column {column.name} is to be copied to a {type(array).__name__}, expected a "
+                "NumPy array: tensor.numpy() and torch.from_numpy(array) share memory"
+            )
     steps = (arrays[0].shape[1:2] or ("T",)) if spec.length > 1 else ()
     for column, array in zip(spec.columns, arrays, strict=True):
         right = array.shape[1:] == (*steps, *column.shape) and array.dtype == column.dtype
@@ -334,9 +395,9 @@ def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> 
     return arrays
 
 
-def check_priorities(spec: TableSpec, values: np.ndarray, any_table: bool = False) -> np.ndarray:
+def check_priorities(spec: TableSpec, values: Any, any_table: bool = False) -> np.ndarray:
     """Converts priorities to float64; they must be finite and not negative. Raises: ReplayError."""
-    values = np.ascontiguousarray(values, np.float64)
+    values = np.ascontiguousarray(as_array("priorities", values, "float64"), np.float64)
     if not (values >= 0).all() or not np.isfinite(values).all():
         raise ReplayError(f"priorities are {values}, expected finite numbers from 0 on")
     if not spec.weighted and not any_table:

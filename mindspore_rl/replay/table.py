@@ -80,7 +80,7 @@ class Table(Records):
         self.limit = self._view(LIMIT, "limit_offset", ())
 
     @staticmethod
-    def create(spec: TableSpec, path: Path | None = None, prefault: bool = True) -> "Table":
+    def create(spec: TableSpec, path: Path | str | None = None, prefault: bool = True) -> "Table":
         """Creates a table.
 
         Args:
@@ -94,6 +94,7 @@ class Table(Records):
         """
         header = spec.header()
         size = int(header["total_bytes"])
+        path = None if path is None else Path(path)
         where = path or "memory"
         try:
             if path is None:
@@ -126,7 +127,7 @@ class Table(Records):
         return table
 
     @staticmethod
-    def open(path: Path, prefault: bool = False, spec: TableSpec | None = None) -> "Table":
+    def open(path: Path | str, prefault: bool = False, spec: TableSpec | None = None) -> "Table":
         """Opens the table of a file.
 
         Args:
@@ -143,7 +144,7 @@ class Table(Records):
             raise ReplayError(f"replay table {path} cannot be opened: {error.strerror}") from error
         try:
             found = described(descriptor)
-            check_same(path, found, spec or found)
+            check_same(Path(path), found, spec or found)
             table = Table(descriptor, found, prefault)
             table.check_index()
         except ReplayError:

@@ -1,11 +1,13 @@
 """Writes records into the lanes of a replay table."""
 
-import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
@@ -14,56 +16,65 @@ from mindspore_rl.replay.spec import check_columns, check_priorities
 from mindspore_rl.replay.table import Table, lock
 
 
-@contextlib.contextmanager
-def writing(table: Table, lanes: Sequence[int], wait: Wait = NO_WAIT) -> Iterator["Writer"]:
-    """A context with a writer of some lanes, which no other process can write meanwhile.
+class Writer:
+    """Writes records into lanes of a table, which nobody else can write until `close`.
 
-    Records that a previous writer left open when it died are overwritten.
+    A context that closes it on exit. Records that a previous writer left open when it died are
+    overwritten.
 
     Args:
         table: to write to.
-        lanes: of the table.
+        lanes: of the table; None: all.
         wait: the maximum wait of an insert that the rate limiter holds back.
 
     Raises:
         ReplayError: a lane already has a writer.
     """
-    # A new open file description: locks of the same description never conflict.
-    descriptor = os.open(f"/proc/self/fd/{table.descriptor}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        for lane in lanes:
+
+    def __init__(
+        self, table: Table, lanes: Iterable[int] | None = None, wait: Wait = NO_WAIT
+    ) -> None:
+        self.table, self.wait = table, wait
+        self.lanes = frozenset(range(table.spec.lanes) if lanes is None else lanes)
+        self._open: dict[int, int] = {}
+        # A new open file description: locks of the same description never conflict.
+        locks = os.open(f"/proc/self/fd/{table.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        self._unlock = weakref.finalize(self, os.close, locks)
+        for lane in sorted(self.lanes):
             try:
-                lock(descriptor, fcntl.F_WRLCK, lane)
+                lock(locks, fcntl.F_WRLCK, lane)
             except OSError as error:
+                self.close()
                 raise ReplayError(
                     f"lane {lane} of the replay table has a writer; expected one at a time"
                 ) from error
             functions().table_take(table.base, lane)
-        yield Writer(table, frozenset(lanes), wait)
-    finally:
-        os.close(descriptor)
 
+    def __enter__(self) -> "Writer":
+        return self
 
-class Writer:
-    """Writes records into the lanes of `writing`."""
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def __init__(self, table: Table, lanes: frozenset[int], wait: Wait) -> None:
-        self.table, self.lanes, self.wait = table, lanes, wait
-        self._open: dict[int, int] = {}
+    def close(self) -> None:
+        """Lets others write the lanes."""
+        self._unlock()
+        self.lanes = frozenset()
 
     def insert(
         self,
-        lanes: np.ndarray,
-        columns: Mapping[str, np.ndarray],
-        lengths: np.ndarray | None = None,
-        priorities: np.ndarray | None = None,
+        lanes: ArrayLike,
+        columns: Mapping[str, Any],
+        lengths: ArrayLike | None = None,
+        priorities: Any = None,
         exponent: float = 1.0,
     ) -> np.ndarray:
         """Inserts complete records.
 
         Args:
             lanes: `[N]`, among this writer's lanes.
-            columns: by name, `[N, length, ...]`, or `[N, ...]` for transitions.
+            columns: by name, `[N, length, ...]`, or `[N, ...]` for transitions: NumPy arrays, or
+                arrays of PyTorch, JAX or another library in the CPU's memory, or Python numbers.
             lengths: `[N]`, steps of each record; None: the maximum.
             priorities: `[N]`, see `Table.update`; None: 1.
             exponent: of the priorities.
@@ -117,8 +128,8 @@ class Writer:
         self._open[record] = 0
         return record
 
-    def append(self, record: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Appends steps, `[T, ...]` each, to an open record."""
+    def append(self, record: int, columns: Mapping[str, Any]) -> None:
+        """Appends steps, `[T, ...]` each (see `insert`), to an open record."""
         table, spec = self.table, self.table.spec
         steps = len(next(iter(columns.values())))
         arrays = check_columns(spec, columns, (steps,))
@@ -157,3 +168,7 @@ class Writer:
         return ReplayError(
             f"all {self.table.spec.capacity} records of lane {lane} are open; raise the capacity"
         )
+
+
+writing = Writer
+"""Former name of `Writer`."""

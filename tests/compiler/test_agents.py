@@ -54,7 +54,7 @@ def test_a_split_by_agent_alone_needs_several(tmp_path):
     policy = tmp_path / "by_agent.py"
     policy.write_text(
         (registry.find_policy("Environments").read_text()).replace(
-            'split=("agent", "env")', 'split="agent"'
+            'sharded=("agent", "env")', 'sharded="agent"'
         )
     )
     with pytest.raises(PolicyError, match="splits agent by agent, and the environment has one"):

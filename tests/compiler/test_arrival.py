@@ -1,4 +1,4 @@
-"""By arrival against plain Python: a worker's first iteration is one with its environments."""
+"""Asynchronous runs against plain Python: a worker's first iteration has its environments alone."""
 
 import dataclasses
 
@@ -22,10 +22,10 @@ SMALL = {
 
 def request(algorithm, workers, num_envs, **schedule):
     file = registry.find_algorithm(algorithm)
-    return by_arrival(file, workers, num_envs, schedule, **SMALL[algorithm])
+    return asynchronous(file, workers, num_envs, schedule, **SMALL[algorithm])
 
 
-def by_arrival(file, workers, num_envs, schedule, **config):
+def asynchronous(file, workers, num_envs, schedule, **config):
     job = inproc.request(file, "Central", workers, num_envs=num_envs, **config)
     policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", **schedule))
     return dataclasses.replace(job, policy=policy, num_iterations=1)
@@ -34,7 +34,7 @@ def by_arrival(file, workers, num_envs, schedule, **config):
 @pytest.mark.parametrize("algorithm", quick(["a2c", "kept", "ppo"], 0, 1))
 def test_one_worker_equals_the_reference(algorithm, tmp_path):
     if algorithm == "kept":  # records of its own
-        job = by_arrival(inproc.PROGRAMS / "kept.py", 1, 4, {}, env="CartPole-v1")
+        job = asynchronous(inproc.PROGRAMS / "kept.py", 1, 4, {}, env="CartPole-v1")
     else:
         job = request(algorithm, workers=1, num_envs=3)
     reference = inproc.run_reference(job, tmp_path)
@@ -47,7 +47,7 @@ def test_one_worker_equals_the_reference(algorithm, tmp_path):
 
 def test_a_mean_of_each_environment_is_over_its_steps(tmp_path):
     program = program_with(tmp_path, learn="target = reward * msrl.mean(reward, keep=1)")
-    job = by_arrival(program, 1, 3, {}, num_steps=4)
+    job = asynchronous(program, 1, 3, {}, num_steps=4)
     reference = inproc.run_reference(job, tmp_path)
     plan, _ = prepare(job, tmp_path / "run")
     inproc._run(plan, tmp_path / "run")

@@ -68,14 +68,20 @@ def changed(rule: int, **given) -> tuple[FragmentRule, ...]:
 CUT = Cut("transition", "actor", "replay")
 
 
+def test_the_former_name_of_an_axis_is_understood():
+    rule = FragmentRule("e", ("environment",), WORKERS, split=("agent", "env"))
+    assert rule == FragmentRule("e", ("environment",), WORKERS, sharded=("agent", "env"))
+    assert dataclasses.replace(rule, sharded="env").axes == ("env",)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"fragments": changed(1, components="actor")}, "fragment a has components='actor', exp"),
         ({"fragments": changed(1, components=["actor"])}, r"components=\['actor'\], expected a tu"),
         ({"fragments": changed(0, compiled="environment")}, "e has compiled='environment', exp"),
-        ({"fragments": changed(0, split=5)}, "e has split=5, expected a tuple"),
-        ({"fragments": changed(0, split=["env"])}, r"e has split=\['env'\], expected a tuple"),
+        ({"fragments": changed(0, sharded=5)}, "e has sharded=5, expected a tuple"),
+        ({"fragments": changed(0, sharded=["env"])}, r"e has sharded=\['env'\], expected a tuple"),
         ({"fragments": changed(0, replicas=True)}, "e has replicas=True, expected a number"),
         ({"fragments": RULES[0]}, "P has fragments=FragmentRule.*, expected a tuple"),
         ({"fragments": list(RULES)}, r"P has fragments=\[.*, expected a tuple"),

@@ -127,12 +127,12 @@ def test_a_policy_that_permits_too_little(tmp_path):
         ({"replicas": 1.5}, r"replicas=1\.5"),
         ({"compiled": ("enviroment",)}, "compiled=.'enviroment',. .*expected .*'environment'"),
         ({"compiled": ("actor",)}, "compiled=.'actor',."),
-        ({"replicas": 2, "split": "envs"}, "split='envs'"),
+        ({"replicas": 2, "sharded": "envs"}, "sharded='envs'"),
     ],
     ids=str,
 )
 def test_a_fragment_that_says_something_unknown(given, message):
-    rule = FragmentRule("all", COMPONENTS, **{"split": "env", **given})
+    rule = FragmentRule("all", COMPONENTS, **{"sharded": "env", **given})
     with pytest.raises(PolicyError, match=f"policy Odd: fragment all .*{message}"):
         DistributionPolicy("Odd", "one fragment", (rule,))
 

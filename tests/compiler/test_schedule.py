@@ -1,4 +1,4 @@
-"""Schedules by arrival: the analysis's results, and refused schedules."""
+"""Asynchronous schedules: the analysis's results, and refused schedules."""
 
 import dataclasses
 from pathlib import Path

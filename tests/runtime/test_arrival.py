@@ -1,4 +1,4 @@
-"""The server by arrival, with workers whose leases take given times."""
+"""The asynchronous parameter server, with workers whose leases take given times."""
 
 import heapq
 import random

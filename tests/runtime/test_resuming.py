@@ -121,6 +121,8 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
     run = train("a2c", total_steps=16, run_dir=tmp_path / "run", **words)
     told = json.loads((run.path / "plan.json").read_text())
     assert told.pop("library") == "gymnasium"
+    for message in told["messages"]:
+        message["by_arrival"] = message.pop("asynchronous")
     (run.path / "plan.json").write_text(json.dumps(told))
     arrays, meta = newest(run)
     assert meta.pop("library") == "gymnasium"

@@ -188,7 +188,7 @@ def _message(
         tuple(name in shares for name in names),
         _pattern(source.replicas, target.replicas, gathered, scattered, bool(shares))
         if partition.arrivals is None
-        else "Send by arrival",
+        else "asynchronous Send",
         _times(around),
         parameter_bytes[parameters] if parameters else 0,
         _conditional(around),
