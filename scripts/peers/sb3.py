@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PPO, A2C or SAC of Stable-Baselines3, or PPO of SBX, as configured by algorithms/*.py.
+"""PPO, A2C, SAC or DQN of Stable-Baselines3, or PPO of SBX, as configured by algorithms/*.py.
 
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
@@ -75,22 +75,22 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
 
 
 def off_policy(config: dict[str, Any], env: Any) -> Any:
-    """Makes SAC."""
-    return SAC(
-        "MlpPolicy",
-        env,
-        learning_rate=config["learning_rate"],
-        buffer_size=config["replay_size"],
-        learning_starts=config["learning_starts"],
-        batch_size=config["batch_size"],
-        tau=config["tau"],
-        gamma=config["gamma"],
-        train_freq=config["num_steps"],
-        gradient_steps=config["updates"],
-        policy_kwargs={"net_arch": list(config["hidden"])},
-        seed=config["seed"],
-        device="cpu",
-    )
+    """Makes SAC or DQN; SB3's DQN has neither priorities nor windows."""
+    arguments = {
+        "learning_rate": config["learning_rate"],
+        "buffer_size": config["replay_size"],
+        "learning_starts": config["learning_starts"],
+        "batch_size": config["batch_size"],
+        "gamma": config["gamma"],
+        "train_freq": config["num_steps"],
+        "gradient_steps": config["updates"],
+        "policy_kwargs": {"net_arch": list(config["hidden"])},
+        "seed": config["seed"],
+        "device": "cpu",
+    }
+    if config["algorithm"] == "sac":
+        return SAC("MlpPolicy", env, tau=config["tau"], **arguments)
+    return DQN("MlpPolicy", env, max_grad_norm=config["max_grad_norm"], **arguments)
 
 
 def main() -> None:
@@ -104,7 +104,8 @@ def main() -> None:
             norm_reward=config["normalise_reward"],
             gamma=config["gamma"],
         )
-    model = off_policy(config, env) if config["algorithm"] == "sac" else on_policy(config, env)
+    make = off_policy if config["algorithm"] in ("sac", "dqn") else on_policy
+    model = make(config, env)
     marks = Marks(config.get("stop_return"))
     model.learn(config["total_steps"], callback=marks)
     if marks.reached:

@@ -253,6 +253,42 @@ def _uneven() -> Row:
     )
 
 
+def _uneven_steps() -> Row:
+    env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
+    task = Task("impala", env, 16, 32)
+    waits = "act_for=0"
+    flags = {"workers": 4, "start_timeout": 120}
+    return Row(
+        "uneven-steps",
+        "the same, 16 x 32, a learner that acts for each worker once it is ready (act_for=1)",
+        (
+            task.ours("SingleLearnerFine", schedule="act_for=1", **flags),
+            task.ours("SingleLearnerFine", {"name": waits}, **flags),
+        ),
+        (Target(1.5, against=(waits,)),),
+        16 * 32,
+    )
+
+
+def _apex() -> Row:
+    keys = {"batch_size": 256, "updates": 32, "n_step": 3, "epsilon_start": 0.4, "epsilon_end": 0.4}
+    keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which SB3 has not
+    task = Task("dqn", "CartPole-v1", 16, 8, keys)
+    flags = {"workers": 2, "schedule": "order=asynchronous"}
+    waits, theirs = "synchronous", task.sb3()
+    return Row(
+        "apex",
+        "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; SB3",
+        (
+            task.ours("SingleLearnerCoarse", **flags),
+            task.ours("SingleLearnerCoarse", {"name": waits}, workers=2),
+            theirs,
+        ),
+        (Target(1.0, against=(waits,)), Target(10.0, against=(theirs.name,))),
+        16 * 8,
+    )
+
+
 def _impala() -> Row:
     task = Task("impala", "CartPole-v1", 16, 16)
     ours = task.ours("SingleLearnerCoarse", workers=2, schedule="order=asynchronous")
@@ -351,7 +387,9 @@ def rows() -> list[Row]:
         _two_workers(),
         _ahead(),
         _uneven(),
+        _uneven_steps(),
         _impala(),
+        _apex(),
         _cheetah(),
         *(
             _beside_jax(
