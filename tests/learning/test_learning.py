@@ -23,6 +23,7 @@ from tests.datasets.files import played
 
 pytestmark = [pytest.mark.learning]
 ROOT = Path(__file__).parents[2]
+AHEAD = "--policy SingleLearnerCoarse --schedule order=asynchronous"
 
 
 def msrl(folder: Path, *arguments: str) -> str:
@@ -176,12 +177,12 @@ def test_ape_x_reaches_475(tmp_path, order):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
-def test_a_pendulum_is_swung_up(tmp_path, algorithm):
+@pytest.mark.parametrize("words", ["sac", "td3", f"sac --workers 2 {AHEAD}"])
+def test_a_pendulum_is_swung_up(tmp_path, words):
     """Within 20,000 steps, two of three seeds."""
     means = []
     for seed in ("1", "2", "3"):
-        train(tmp_path / seed, algorithm, "--seed", seed, "--stop-return", "nan")
+        train(tmp_path / seed, *words.split(), "--seed", seed, "--stop-return", "nan")
         means.append(np.mean(evaluate(tmp_path / seed, 100, seed=7, sample=False)))
     assert np.median(means) >= -200.0, means
 
