@@ -157,6 +157,18 @@ def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
     assert found.iteration_s == pytest.approx(expected, rel=0.15)
 
 
+def test_a_learner_takes_the_records_that_are_there(tmp_path):
+    """Its updates are as many as the iterations, whoever inserted the records."""
+    plan, regions = planned(
+        *("SingleLearnerCoarse", "CartPole-v1", {"order": "asynchronous"}, tmp_path, 3, "dqn"),
+        **{"num_envs": 6, "n_step": 1, "batch_size": 12},
+    )
+    assert plan.arrivals.kept
+    cell = next(cell for cell in plan.fragments[1].cells if cell.startswith("learn"))
+    costs = {"actor": {"environment": doing(0.01)}, "learner": {f"cell {cell}": doing(0.1)}}
+    assert simulated(plan, regions, costs).iteration_s == pytest.approx(0.1, rel=0.15)
+
+
 def test_a_described_device_computes_instead(tmp_path):
     plan, regions = planned("MultipleLearners", "CartPole-v1", {}, tmp_path)
     name = plan.fragments[0].name
