@@ -112,7 +112,7 @@ def resolve(
     return _built(config_class, given, keys)
 
 
-def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "Key"]) -> Any:
+def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "ConfigKey"]) -> Any:
     """Makes an instance from checked values."""
     missing = [
         field.name
@@ -172,7 +172,7 @@ def _fields(config_class: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(config_class) if field.init]
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """The properties of a field: its kind, an example value, and the range of its numbers."""
 
     kind: Any
@@ -180,7 +180,7 @@ class Key(NamedTuple):
     range: Range
 
 
-def keys_of(config_class: type) -> dict[str, Key]:
+def keys_of(config_class: type) -> dict[str, ConfigKey]:
     """Returns the keys of a configuration.
 
     Raises:
@@ -200,9 +200,9 @@ def keys_of(config_class: type) -> dict[str, Key]:
     return keys
 
 
-def key_of(kind: Any, default: object, allowed: Range) -> Key:
+def key_of(kind: Any, default: object, allowed: Range) -> ConfigKey:
     """A key of a kind, with its default as the example if it has one."""
-    return Key(kind, _example(kind, default), allowed)
+    return ConfigKey(kind, _example(kind, default), allowed)
 
 
 def _supported(kind: Any) -> bool:
@@ -220,7 +220,7 @@ def _haskeys_of(kind: Any) -> bool:
 def checked(
     key: str,
     value: object,
-    keys: Mapping[str, Key],
+    keys: Mapping[str, ConfigKey],
     origin: str,
     written: str,
     others: Collection[str] = (),

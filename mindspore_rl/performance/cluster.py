@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from mindspore_rl.performance.cost_tables import FragmentCosts, Link, MachineCosts
+from mindspore_rl.performance.cost_tables import FragmentCosts, LinkCosts, MachineCosts
 from mindspore_rl.performance.device_model import Device
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
@@ -21,7 +21,7 @@ class Cluster:
     """
 
     machine: MachineCosts
-    far: Link | None = None
+    far: LinkCosts | None = None
     far_bytes_per_s: float = float("inf")
     cores_of: dict[str, int] = field(default_factory=dict)
     device: Device | None = None
@@ -34,7 +34,7 @@ class Cluster:
         return cls(machine, far, device.far_bytes_per_s, cores, device)
 
     @classmethod
-    def measured(cls, machine: MachineCosts, deployment: Deployment, far: Link) -> "Cluster":
+    def measured(cls, machine: MachineCosts, deployment: Deployment, far: LinkCosts) -> "Cluster":
         """Makes a cluster of a deployment's hosts, with measured messages between them."""
         return cls(machine, far, cores_of={host.name: host.cores for host in deployment.hosts})
 
@@ -47,7 +47,7 @@ class Cluster:
         """Returns the cores of a host."""
         return self.cores_of.get(host, self.machine.cores)
 
-    def link(self, plan: Plan, source: int, target: int) -> Link:
+    def link(self, plan: Plan, source: int, target: int) -> LinkCosts:
         """Returns the costs of messages between two ranks."""
         if self.far is None or plan.same_host(source, target):
             return self.machine.near

@@ -14,7 +14,7 @@ from mindspore_rl.plan.reading import read
 
 
 @dataclass(frozen=True)
-class Table:
+class CostTable:
     """Seconds by bytes, interpolated linearly.
 
     Attributes:
@@ -34,7 +34,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkCosts:
     """Costs of messages between two ranks.
 
     Attributes:
@@ -44,10 +44,10 @@ class Link:
         reduce: a collective of two ranks, from the arrival of the last.
     """
 
-    send: Table
-    receive: Table
-    transit: Table
-    reduce: Table
+    send: CostTable
+    receive: CostTable
+    transit: CostTable
+    reduce: CostTable
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class MachineCosts:
     """
 
     cores: int
-    near: Link
+    near: LinkCosts
     oversleep_s: float
     reported_s: float = 0.0
     polling_share: float = 0.0

@@ -10,7 +10,7 @@ MIN_CORES = 0.25
 """Cores that remain for work, however many ranks poll for messages."""
 
 
-class Host:
+class HostModel:
     """Cores that ranks share equally: all work at the same pace, the slower the more ranks work.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore_rl import config
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.performance.cost_tables import Link, Table
+from mindspore_rl.performance.cost_tables import CostTable, LinkCosts
 from mindspore_rl.platform.yaml_files import read_yaml
 
 POINTS = (0, 1 << 30)
@@ -49,10 +49,10 @@ class Device:
         tree = 2 * (ranks - 1).bit_length() * (latency_s + size / bytes_per_s)
         return min(ring, tree)
 
-    def link(self, near: Link) -> Link:
+    def link(self, near: LinkCosts) -> LinkCosts:
         """Returns messages between hosts, with the processor time of messages measured here."""
-        flat = Table(POINTS, (self.far_latency_s,) * 2)
-        return Link(near.send, near.receive, flat, flat)
+        flat = CostTable(POINTS, (self.far_latency_s,) * 2)
+        return LinkCosts(near.send, near.receive, flat, flat)
 
 
 def load(file: Path) -> tuple[Device, dict[str, str]]:

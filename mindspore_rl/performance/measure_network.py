@@ -20,7 +20,7 @@ import numpy as np
 from mindspore_rl.communication.link import Link as Line
 from mindspore_rl.communication.mpi import SPIN_S as MPI_SPIN_S
 from mindspore_rl.communication.mpi import MpiCommunicator
-from mindspore_rl.performance.cost_tables import Link, Table
+from mindspore_rl.performance.cost_tables import CostTable, LinkCosts
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 
 SIZES = (8, 256, 4096, 16384, 65536, 262144, 1 << 20, 1 << 22)
@@ -32,18 +32,18 @@ SETTLED_S, SPIN_S = 0.002, 1.0
 sleeping are measured separately."""
 
 
-def measure(comm: MpiCommunicator) -> Link:
+def measure(comm: MpiCommunicator) -> LinkCosts:
     """Measures messages between ranks 0 and 1, by bytes; both ranks call it together."""
     tables = {name: [_median(comm, size, how) for size in SIZES] for name, how in _HOW.items()}
     both = zip(tables["round"], tables["send"], tables["receive"], strict=True)
     transit = [max(whole / 2 - send - receive, 0.0) for whole, send, receive in both]
     reduce = comm.channel(range(2), _nothing)
     reduced = [_median(comm, size, lambda comm, data: _reduced(reduce, data)) for size in SIZES]
-    return Link(
-        Table(SIZES, tuple(tables["send"])),
-        Table(SIZES, tuple(tables["receive"])),
-        Table(SIZES, tuple(transit)),
-        Table(SIZES, tuple(reduced)),
+    return LinkCosts(
+        CostTable(SIZES, tuple(tables["send"])),
+        CostTable(SIZES, tuple(tables["receive"])),
+        CostTable(SIZES, tuple(transit)),
+        CostTable(SIZES, tuple(reduced)),
     )
 
 

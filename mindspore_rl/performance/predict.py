@@ -20,7 +20,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.performance import cost_tables as costs
 from mindspore_rl.performance import measure_fragment, measure_network, sleep_only_job
 from mindspore_rl.performance.cluster import Cluster
-from mindspore_rl.performance.cost_tables import FragmentCosts, Link, MachineCosts
+from mindspore_rl.performance.cost_tables import FragmentCosts, LinkCosts, MachineCosts
 from mindspore_rl.performance.simulate import Simulation, Simulator
 from mindspore_rl.plan.deployment import Deployment, find_mpiexec
 from mindspore_rl.plan.edges import plan_edges
@@ -263,7 +263,7 @@ def about() -> dict[str, str]:
     }
 
 
-def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
+def link_between(deployment: Deployment, say: Say, anew: bool = False) -> LinkCosts:
     """Returns the costs of messages between a deployment's first two hosts; measured or cached.
 
     Raises:
@@ -276,7 +276,7 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> Link:
         say(f"measuring messages between {pair[0]} and {pair[1]}")
         with tempfile.TemporaryDirectory() as folder:
             keep(name, json.dumps(_linked(deployment, pair, Path(folder))).encode())
-    return read(Link, _kept(name))
+    return read(LinkCosts, _kept(name))
 
 
 def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def machine_costs(say: Say, anew: bool = False) -> MachineCosts:
         found = _linked(Deployment(), (), Path(folder))
     date = {"date": time.strftime("%Y-%m-%d")}
     cores = resources.available_cores()
-    found["near"] = read(Link, found.pop("link"))
+    found["near"] = read(LinkCosts, found.pop("link"))
     made = MachineCosts(cores=cores, about={**here, **date}, **found)
     keep(MACHINE_FILE, json.dumps(asdict(made), indent=1).encode())
     return made

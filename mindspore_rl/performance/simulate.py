@@ -12,7 +12,7 @@ from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, SPIN_S
 from mindspore_rl.compiler.ir.ir import Program
 from mindspore_rl.performance.cluster import Cluster
 from mindspore_rl.performance.cost_tables import Doing, FragmentCosts
-from mindspore_rl.performance.cpu_model import Host, Meeting, noticed_after
+from mindspore_rl.performance.cpu_model import HostModel, Meeting, noticed_after
 from mindspore_rl.performance.rank_script import BOUNDARY, CELL, RECEIVE, SEND, Script, Word
 from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
@@ -60,7 +60,7 @@ class Simulator:
         self.env = simpy.Environment()
         names = plan.hosts or ("",) * plan.num_ranks
         self.hosts = {
-            name: Host(self.env, cluster.cores(name), names.count(name)) for name in set(names)
+            name: HostModel(self.env, cluster.cores(name), names.count(name)) for name in set(names)
         }
         self.cards: dict[tuple[str, str], float] = defaultdict(float)
         self.boxes: dict[tuple[Any, ...], simpy.Store] = {}
@@ -171,7 +171,7 @@ class SimulatedRank:
         number: int,
         programs: dict[str, Program],
         costs: dict[str, FragmentCosts],
-        host: Host,
+        host: HostModel,
     ) -> None:
         self.job, self.number, self.host = job, number, host
         self.fragment, self.replica = job.plan.fragment_of(number)

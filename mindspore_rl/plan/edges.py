@@ -41,7 +41,7 @@ class Edge:
         self.partial = [partial for value, partial in pairs for _ in value.leaves]
         self._known: dict[tuple[int, int], list[tuple[int, Block]]] = {}
         self._sizes: dict[tuple[int, int], int] = {}
-        self._cuts: dict[tuple[bool, int, int], list[tuple[int, Cut]]] = {}
+        self._cuts: dict[tuple[bool, int, int], list[tuple[int, AxisCut]]] = {}
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
@@ -129,7 +129,7 @@ class Edge:
                 place[...] = part
             start += size
 
-    def _cut(self, sent: bool, i: int, j: int) -> list[tuple[int, "Cut"]]:
+    def _cut(self, sent: bool, i: int, j: int) -> list[tuple[int, "AxisCut"]]:
         """Returns the places of a message's parts in the source's or the target's arrays."""
         if (sent, i, j) not in self._cuts:
             fragment, replica = (self.source, i) if sent else (self.target, j)
@@ -176,7 +176,7 @@ class Block:
         empty = envs is not None and not envs or agents is not None and agents[0] >= agents[1]
         return None if empty else Block(envs, agents)
 
-    def cut(self, leaf: Value, own: "Block") -> "Cut":
+    def cut(self, leaf: Value, own: "Block") -> "AxisCut":
         """Returns the place of this block in the array of a larger one."""
         places: list[Any] = [slice(None)] * len(leaf.shape)
         if self.agents and own.agents and leaf.agent_axis is not None:
@@ -191,11 +191,12 @@ class Block:
             else:
                 split = leaf.axis
                 places.insert(split + 1, here)
-        return Cut(split, leaf.per_env, (*places, ...))  # `...` makes a scalar's part a view too
+        # `...` makes a scalar's part a view too.
+        return AxisCut(split, leaf.per_env, (*places, ...))
 
 
 @dataclass(frozen=True)
-class Cut:
+class AxisCut:
     """The place of a block in an array.
 
     Attributes:

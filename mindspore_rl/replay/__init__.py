@@ -5,14 +5,14 @@ neither MindSpore nor MPI nor environments.
 """
 
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.sampler import Batch, Mode, Order, Sampler
+from mindspore_rl.replay.sampler import Mode, Order, SampledBatch, Sampler
 from mindspore_rl.replay.spec import Column, RateLimiter, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import NStep, n_step, window_mask
 from mindspore_rl.replay.writer import Writer
 
 __all__ = [
-    "Batch",
+    "SampledBatch",
     "Column",
     "Mode",
     "NStep",

@@ -13,7 +13,7 @@ PLACE = np.dtype([("base", "u8"), ("lane", "i8")])
 """Address of a lane's table and the lane's index in it, see `index.h`."""
 
 
-class Near(Records):
+class HostView(Records):
     """Records of the mapped lanes, addressed by ids and lanes of the whole table.
 
     Args:

@@ -320,7 +320,7 @@ def windows(key: Key, lengths: np.ndarray, window: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Batch(Drawn):
+class SampledBatch(Drawn):
     """Drawn records and their values, which the next batch in the same arrays overwrites.
 
     Attributes:
@@ -374,7 +374,7 @@ class Sampler:
         self._own = table.buffers(batch_size, window)
         self._buffers = Buffers(table.spec, self._own, batch_size)
 
-    def sample(self, out: Mapping[str, np.ndarray] | None = None) -> Batch:
+    def sample(self, out: Mapping[str, np.ndarray] | None = None) -> SampledBatch:
         """Draws the next batch.
 
         Args:
@@ -403,4 +403,4 @@ class Sampler:
 
         drawn = sample(self.table, key, count, self.mode, self.wait, copy)
         self.step += 1
-        return Batch(**vars(drawn), columns=out, first=starts)
+        return SampledBatch(**vars(drawn), columns=out, first=starts)

@@ -11,10 +11,10 @@ from mindspore_rl.communication.communicator import HostCommunicator, Waiting
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.assignment import assign
 from mindspore_rl.replay.bindings import functions
-from mindspore_rl.replay.host_view import Near, to_whole
+from mindspore_rl.replay.host_view import HostView, to_whole
 from mindspore_rl.replay.rate_limiter import SLICE_S, check_samples
 from mindspore_rl.replay.sampler import Key, Mode, Order, draw, strata
-from mindspore_rl.replay.sharded_rows import Draws
+from mindspore_rl.replay.sharded_rows import BatchDraws
 from mindspore_rl.replay.spec import FIRST, TableSpec
 from mindspore_rl.replay.table import Table
 
@@ -41,7 +41,7 @@ class _Told:
     over: bool
 
 
-class Spread:
+class ShardedDraws:
     """A rank's part of a table whose lanes are sharded over ranks.
 
     Args:
@@ -94,7 +94,7 @@ class Spread:
         by_host, by_rank = np.array(self._hosts), np.arange(comm.size)
         self._between_hosts = by_host[:, None] != by_host
         self._between_ranks = by_rank[:, None] != by_rank
-        self._near = Near(spec, tables, self._blocks, comm.rank) if tables else None
+        self._near = HostView(spec, tables, self._blocks, comm.rank) if tables else None
         self._lane_places = np.arange(max(lanes) + 1) < np.array(lanes)[:, None]  # in what is told
         self._told: _Told | None = None
         self._posts: dict[int, int] | None = None  # of other ranks, once exchanged
@@ -124,7 +124,7 @@ class Spread:
             self._told = None
         self._tell()
 
-    def draw(self, key: Key, quotas: Sequence[int], mode: Mode, totals: np.ndarray) -> Draws:
+    def draw(self, key: Key, quotas: Sequence[int], mode: Mode, totals: np.ndarray) -> BatchDraws:
         """Draws a batch from known totals; see `ShardedTable.sample`.
 
         Raises:
@@ -136,7 +136,7 @@ class Spread:
         if mode == Mode.STRATIFIED:
             drawn = np.maximum(np.bincount(lanes, minlength=len(totals)), 1)
             divisors = totals * (count / drawn)
-        return Draws(
+        return BatchDraws(
             key, mode, lanes, offsets, used, divisors, np.array(quotas, np.int64), self._far(mode)
         )
 
@@ -151,7 +151,7 @@ class Spread:
         holder_finds = self.spec.max_times_sampled or (once and not self._told)
         return self._between_ranks if holder_finds else self._between_hosts
 
-    def messages(self, draws: Draws) -> dict[tuple[int, int], np.ndarray]:
+    def messages(self, draws: BatchDraws) -> dict[tuple[int, int], np.ndarray]:
         """Plans the messages of a batch: for pairs (sender, receiver) the positions that are sent.
 
         Returns: positions by pair. A message may have no rows: in a weighted table all receivers of
@@ -172,7 +172,7 @@ class Spread:
             found[divmod(pair, self._comm.size)] = moved[pairs == pair]
         return dict(sorted(found.items()))
 
-    def _first(self, key: Key, quotas: Sequence[int], order: Order) -> Draws:
+    def _first(self, key: Key, quotas: Sequence[int], order: Order) -> BatchDraws:
         """Finds the first records in an order, over all ranks."""
         count, whole = sum(quotas), self.spec.lanes * self.spec.capacity
         told = [np.zeros(count if lanes else 0, FIRST) for lanes in self._lanes]
@@ -193,9 +193,11 @@ class Spread:
         first = np.lexsort((lanes, ~found["key"]))[:count]
         ids, lanes = found["id"][first], lanes[first]
         wanted, totals = np.array(quotas, np.int64), np.ones(self.spec.lanes)
-        return Draws(key, order, lanes, ids, 0, totals, wanted, self._far(order))
+        return BatchDraws(key, order, lanes, ids, 0, totals, wanted, self._far(order))
 
-    def _draws(self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float) -> Draws:
+    def _draws(
+        self, key: Key, quotas: Sequence[int], mode: Mode | Order, wait_s: float
+    ) -> BatchDraws:
         """Draws a batch as soon as the table allows it."""
         count, end = sum(quotas), time.monotonic() + wait_s
         table = self._tables.get(self._comm.rank)

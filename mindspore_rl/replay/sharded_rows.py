@@ -8,7 +8,7 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Waiting
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.host_view import Near
+from mindspore_rl.replay.host_view import HostView
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.sampler import Key, Mode, Order, draw, to_redraw, windows
 
@@ -16,7 +16,7 @@ TRIES, PAUSE_S = 100, 0.001
 
 
 @dataclass(frozen=True)
-class Draws:
+class BatchDraws:
     """A batch of draws, the same on every rank.
 
     Attributes:
@@ -40,7 +40,7 @@ class Draws:
     far: np.ndarray
 
 
-class Held:
+class ShardedRows:
     """The records of a batch that one rank finds.
 
     A record that has been overwritten is drawn again, with further random numbers of the same key,
@@ -58,13 +58,13 @@ class Held:
         probabilities: `[N] float64`, of each draw.
         lengths: `[N] int32`, steps of each record.
         first: `[N] int32`, the step at which each window begins.
-        least: the smallest probability in the batch that this rank knows, see `Near.find`.
+        least: the smallest probability in the batch that this rank knows, see `HostView.find`.
 
     Raises:
         ReplayError: these lanes have no more records to draw.
     """
 
-    def __init__(self, near: Near, draws: Draws, window: int, waiting: Waiting) -> None:
+    def __init__(self, near: HostView, draws: BatchDraws, window: int, waiting: Waiting) -> None:
         self._near, self._draws, self._window, self._waiting = near, draws, window, waiting
         order = isinstance(draws.mode, Order)
         places = None if order else draws.places

@@ -18,17 +18,17 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.host_view import to_part
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.sampler import Key, Mode, Order, check_draw
-from mindspore_rl.replay.sharded_draws import Spread
-from mindspore_rl.replay.sharded_rows import Held
+from mindspore_rl.replay.sharded_draws import ShardedDraws
+from mindspore_rl.replay.sharded_rows import ShardedRows
 from mindspore_rl.replay.spec import check_priorities
-from mindspore_rl.replay.wire import ROW, Message, Share, message_bytes
+from mindspore_rl.replay.wire import ROW, BatchShare, RowsMessage, message_bytes
 
 _NONE = np.empty(0, np.int64)
 _NOTHING: list[np.ndarray] = [_NONE, *(np.empty(0, ROW)[name] for name in ROW.names or ())]
 
 
-class ShardedTable(Spread):
-    """A rank's part of a sharded table; see `Spread` for its arguments."""
+class ShardedTable(ShardedDraws):
+    """A rank's part of a sharded table; see `ShardedDraws` for its arguments."""
 
     _memory = np.empty(0, np.uint8)
     _buffers: Buffers | None = None
@@ -40,7 +40,7 @@ class ShardedTable(Spread):
         out: dict[str, np.ndarray],
         mode: Mode | Order = Mode.REPLACE,
         wait_s: float = 0.0,
-    ) -> Share:
+    ) -> BatchShare:
         """Draws a batch, and copies this rank's share of it to `out`.
 
         Args:
@@ -68,7 +68,7 @@ class ShardedTable(Spread):
         own, least, failed = _NOTHING, np.inf, None
         try:
             if self._near:
-                held = Held(self._near, draws, buffers.window, self._waiting)
+                held = ShardedRows(self._near, draws, buffers.window, self._waiting)
                 own, least = self._give(held, sends, buffers), held.least
         except ReplayError as error:  # raised at the end, so that all ranks stay in step
             failed = error
@@ -93,12 +93,14 @@ class ShardedTable(Spread):
             raise failed
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         positions, ids, probabilities, lengths, first = columns
-        return Share(positions, ids, probabilities, lengths, first, least)
+        return BatchShare(positions, ids, probabilities, lengths, first, least)
 
-    def _give(self, held: Held, sends: dict[int, np.ndarray], buffers: Buffers) -> list[np.ndarray]:
+    def _give(
+        self, held: ShardedRows, sends: dict[int, np.ndarray], buffers: Buffers
+    ) -> list[np.ndarray]:
         """Sends other ranks their rows, and removes from `sends` the ranks that were served.
 
-        Returns: the rows that stay here, which are now in the buffers; see `Held.rows`.
+        Returns: the rows that stay here, which are now in the buffers; see `ShardedRows.rows`.
         """
         kept: slice | np.ndarray = slice(None)
         if sends:
@@ -110,7 +112,7 @@ class ShardedTable(Spread):
         return held.rows(kept)
 
     def _send_rows(
-        self, target: int, held: Held | None, positions: np.ndarray, window: int
+        self, target: int, held: ShardedRows | None, positions: np.ndarray, window: int
     ) -> None:
         """Sends rows; without `held` sends the failure to draw them."""
         message = self._message(len(positions), window)
@@ -122,7 +124,7 @@ class ShardedTable(Spread):
         message.least[0] = held.least if held else np.nan  # after copying, which may draw again
         self._comm.send(target, self._tag, message.data)
 
-    def _receive_rows(self, source: int, count: int, window: int) -> Message:
+    def _receive_rows(self, source: int, count: int, window: int) -> RowsMessage:
         message = self._message(count, window)
         self._comm.receive(source, self._tag, message.data, self._waiting)
         return message
@@ -176,12 +178,12 @@ class ShardedTable(Spread):
         last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
         table.update(to_part(ids[last], self.spec, block), values[last], exponent)
 
-    def _message(self, count: int, window: int) -> Message:
+    def _message(self, count: int, window: int) -> RowsMessage:
         """Makes a message in memory that the next message reuses."""
         size = self.message_bytes(count, window)
         if len(self._memory) < size:
             self._memory = np.empty(size, np.uint8)
-        return Message(self._memory[:size], count, self.spec, window)
+        return RowsMessage(self._memory[:size], count, self.spec, window)
 
     def _check(self, out: dict[str, np.ndarray], quotas: Sequence[int]) -> Buffers:
         """Checks the buffers, unless `out` has the same arrays as before. Raises: ReplayError."""

@@ -11,7 +11,7 @@ ROW = np.dtype([("ids", "i8"), ("probabilities", "f8"), ("lengths", "i4"), ("fir
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShare:
     """A rank's share of a batch: one entry for each row in its buffers.
 
     Attributes:
@@ -43,7 +43,7 @@ def message_bytes(spec: TableSpec, rows: int, window: int) -> int:
     return 8 + rows * (ROW.itemsize + window * sum(c.step_bytes for c in spec.columns))
 
 
-class Message:
+class RowsMessage:
     """The rows of a batch that one rank sends another, in one buffer.
 
     Attributes:

@@ -13,11 +13,11 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.performance import device_model, predict
 from mindspore_rl.performance.cluster import Cluster
 from mindspore_rl.performance.cost_tables import (
+    CostTable,
     FragmentCosts,
     Line,
-    Link,
+    LinkCosts,
     MachineCosts,
-    Table,
     line,
 )
 from mindspore_rl.performance.measure_cells import inside_s
@@ -27,8 +27,8 @@ from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
-FREE = Table((1, 2), (0.0, 0.0))
-MACHINE = MachineCosts(2, Link(FREE, FREE, FREE, FREE), 0.0)
+FREE = CostTable((1, 2), (0.0, 0.0))
+MACHINE = MachineCosts(2, LinkCosts(FREE, FREE, FREE, FREE), 0.0)
 
 
 def said(_text):
@@ -57,8 +57,8 @@ def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
     asked = dataclasses.replace(request("MultipleLearners", 2, num_envs=4), cells="mindspore")
     plan, _ = prepare(asked, tmp_path)
     (fragment,) = plan.fragments
-    each = Table((1, 2), (0.5, 0.5))
-    cluster = Cluster(MachineCosts(2, Link(FREE, FREE, FREE, each), 0.0))
+    each = CostTable((1, 2), (0.5, 0.5))
+    cluster = Cluster(MachineCosts(2, LinkCosts(FREE, FREE, FREE, each), 0.0))
     found = inside_s(plan, fragment, FragmentCosts(2, {}), cluster)
     assert found == {"collectives": 0.5 * sum(r.times for r in plan.reductions)}
     native = dataclasses.replace(plan, cells="native")  # native cells show them in a profile

@@ -10,7 +10,13 @@ from mindspore_rl import programs
 from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.jobs import registry
 from mindspore_rl.performance.cluster import Cluster
-from mindspore_rl.performance.cost_tables import Doing, FragmentCosts, Link, MachineCosts, Table
+from mindspore_rl.performance.cost_tables import (
+    CostTable,
+    Doing,
+    FragmentCosts,
+    LinkCosts,
+    MachineCosts,
+)
 from mindspore_rl.performance.device_model import Device
 from mindspore_rl.performance.simulate import Simulator
 from mindspore_rl.plan.traffic import predict
@@ -18,7 +24,7 @@ from mindspore_rl.policy import Schedule
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 ITERATIONS = 4
-FREE = Table((1, 2), (0.0, 0.0))
+FREE = CostTable((1, 2), (0.0, 0.0))
 POLICIES = (
     ("SingleLearnerCoarse", "CartPole-v1", {}),
     ("SingleLearnerCoarse", "CartPole-v1", {"lag": 2}),
@@ -34,7 +40,7 @@ POLICIES = (
 
 def machine(cores=64, link=None):
     """A machine whose messages cost nothing, or as much as `link` says."""
-    return MachineCosts(cores, link or Link(FREE, FREE, FREE, FREE), 0.0)
+    return MachineCosts(cores, link or LinkCosts(FREE, FREE, FREE, FREE), 0.0)
 
 
 def planned(policy, environment, schedule, folder, workers=2, algorithm="ppo", **config):
@@ -84,7 +90,7 @@ def test_time_is_that_of_the_longest_chain(tmp_path):
 
 def test_messages_take_what_the_link_takes(tmp_path):
     plan, regions = planned("SingleLearnerFine", "CartPole-v1", {}, tmp_path, workers=1)
-    slow = Link(FREE, FREE, Table((1, 2), (0.001, 0.001)), FREE)
+    slow = LinkCosts(FREE, FREE, CostTable((1, 2), (0.001, 0.001)), FREE)
     found = simulated(plan, regions, cluster=Cluster(machine(link=slow)))
     # A rank that slept notices late, the later the longer it slept.
     assert 0.017 <= found.iteration_s <= 0.017 * 1.15

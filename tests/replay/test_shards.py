@@ -17,7 +17,7 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
-from mindspore_rl.replay.host_view import Near
+from mindspore_rl.replay.host_view import HostView
 from mindspore_rl.replay.rate_limiter import SLICE_S, Wait
 from mindspore_rl.replay.sampler import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
@@ -118,7 +118,7 @@ def test_a_records_last_draw_is_known_to_the_next_in_a_large_batch(mode):
 
 def test_the_smallest_probability_is_of_what_was_drawn_again_too(monkeypatch):
     lanes, quotas, spec = (0, 7), (12, 0), whole_spec(weighted=True)
-    copy, late = Near.copy, []
+    copy, late = HostView.copy, []
 
     def overwritten(near, ids, *rest):
         if not late:
@@ -128,7 +128,7 @@ def test_the_smallest_probability_is_of_what_was_drawn_again_too(monkeypatch):
                 writer.insert(np.arange(63) % 7, fresh, priorities=np.full(63, 1e-4))
         return copy(near, ids, *rest)
 
-    monkeypatch.setattr(Near, "copy", overwritten)
+    monkeypatch.setattr(HostView, "copy", overwritten)
     share, _ = on_ranks(lanes, sampling(quotas, Key(3, 0)), spec)[0][0]
     assert share.least <= share.probabilities.min()
     assert share.importance_weights(1.0).max() <= 1
@@ -269,7 +269,7 @@ def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
 
 def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch):
     lanes, spec, job = (3, 4), whole_spec(), sampling((12, 12), Key(1, 0), Order.FIFO)
-    claim = Near.claim
+    claim = HostView.claim
 
     def late(near, ids):
         with suppress(KeyError):  # of the other rank
@@ -280,7 +280,7 @@ def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch)
         return claim(near, ids)
 
     quiet = np.concatenate([share.ids for ((share, _),) in on_ranks(lanes, job, spec)])
-    monkeypatch.setattr(Near, "claim", late)
+    monkeypatch.setattr(HostView, "claim", late)
     found = np.concatenate([share.ids for ((share, _),) in on_ranks(lanes, job, spec)])
     gone = quiet[~np.isin(quiet, found)]
     fresh = found[~np.isin(found, quiet)]
@@ -421,8 +421,8 @@ def test_priorities_go_to_who_holds_the_records():
 
 
 def overwriting(lane):
-    """A `Near.copy` that a writer of a lane is faster than, now and then."""
-    copy, copies = Near.copy, 0
+    """A `HostView.copy` that a writer of a lane is faster than, now and then."""
+    copy, copies = HostView.copy, 0
 
     def slow(near, ids, first, buffers, row):
         nonlocal copies
@@ -449,7 +449,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
         return {**{name: x[None] for name, x in (vars(share) | out).items() if name != "least"}}
 
     quiet = union(on_ranks(lanes, job, spec))
-    monkeypatch.setattr(Near, "copy", overwriting(1))
+    monkeypatch.setattr(HostView, "copy", overwriting(1))
     found = union(on_ranks(lanes, job, spec))
     same = quiet["ids"] == found["ids"]
     own = np.isin(quiet["ids"] % (LANES * EACH) // EACH, [1])
@@ -470,7 +470,7 @@ def test_what_is_overwritten_after_its_draw_is_drawn_again(mode, monkeypatch):
 def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
     """A writer is faster in these lanes than both, and most rows are another rank's."""
     lanes, quotas, spec = (1, 6), (2, 46), whole_spec(weighted=mode is Order.LARGEST)
-    copy, lock, written = Near.copy, threading.Lock(), []
+    copy, lock, written = HostView.copy, threading.Lock(), []
 
     def overwritten(near, *rest):
         with lock:
@@ -482,7 +482,7 @@ def test_no_two_ranks_of_a_host_get_one_record(mode, monkeypatch):
                     writer.insert(np.zeros(7, int), fresh, **given)
         return copy(near, *rest)
 
-    monkeypatch.setattr(Near, "copy", overwritten)
+    monkeypatch.setattr(HostView, "copy", overwritten)
     found = on_ranks(lanes, sampling(quotas, Key(4, 0), mode, steps=4), spec, hosts=(0, 0))
     for of_ranks in zip(*found, strict=True):
         assert len({one for share, _ in of_ranks for one in share.ids.tolist()}) == sum(quotas)
