@@ -28,7 +28,7 @@ from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import window_mask
-from mindspore_rl.replay.writer import writing
+from mindspore_rl.replay.writer import Writer
 
 LENGTH, BATCH = 100, 64
 COLUMNS = (Column("data", (16,), "uint64"), Column("checksum", (), "uint64"))
@@ -59,7 +59,7 @@ def write(path: Path, lane: int, done: np.ndarray) -> None:
     for _ in range(20):
         lengths = rng.integers(1, LENGTH + 1, 8)
         made.append((batch(rng, lengths), lengths))
-    with Table.open(path) as table, writing(table, [lane]) as writer:
+    with Table.open(path) as table, Writer(table, [lane]) as writer:
         for records, lengths in itertools.cycle(made):
             writer.insert(np.full(8, lane), records, lengths, rng.random(8))
             record = writer.begin(lane)

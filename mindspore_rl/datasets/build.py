@@ -15,7 +15,7 @@ from mindspore_rl.errors import ReplayError, StorageError
 from mindspore_rl.platform.cache import commit
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.writer import Writer, writing
+from mindspore_rl.replay.writer import Writer
 
 LONGEST = 1000
 """Steps of a record if none are given and episodes are longer."""
@@ -165,7 +165,7 @@ def _building(path: Path, spec: TableSpec, about: About) -> Iterator[_Builder]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with Table.create(spec, temporary, prefault=False) as table:
-            with writing(table, [0]) as writer:
+            with Writer(table, [0]) as writer:
                 builder = _Builder(writer, spec.length)
                 yield builder
             assert (table.entries["generation"] == 2).all(), "its records are not all written"

@@ -12,7 +12,7 @@ from mindspore_rl.replay.bindings import use_threads
 from mindspore_rl.replay.sampler import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.writer import writing
+from mindspore_rl.replay.writer import Writer
 
 args = loop.arguments()
 LANES = 4
@@ -25,7 +25,7 @@ PRIORITIES = loop.priorities(loop.RECORDS)
 def filled(spec: TableSpec = SPEC, path: Path | None = None) -> Table:
     """Return a table with all trajectories."""
     table = Table.create(spec, path)
-    with writing(table, range(LANES)) as writer:
+    with Writer(table) as writer:
         given = PRIORITIES if spec.weighted else None
         writer.insert(np.arange(loop.RECORDS) % LANES, DATA, priorities=given)
     return table
@@ -33,7 +33,7 @@ def filled(spec: TableSpec = SPEC, path: Path | None = None) -> Table:
 
 if args.what == "insert":
     table = Table.create(SPEC)
-    with writing(table, range(LANES)) as writer:
+    with Writer(table) as writer:
         start = time.perf_counter()
         for i in range(loop.RECORDS):
             writer.insert(np.array([i % LANES]), {name: x[i : i + 1] for name, x in DATA.items()})

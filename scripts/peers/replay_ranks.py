@@ -14,7 +14,7 @@ from mindspore_rl.replay.sampler import Key, Mode
 from mindspore_rl.replay.shards import ShardedTable
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.writer import writing
+from mindspore_rl.replay.writer import Writer
 
 LANES, TABLE_TAG, TAG = 4, 1, 2
 COLUMNS = tuple(Column(name, shape[1:], dtype) for name, (shape, dtype) in loop.SHAPES.items())
@@ -32,7 +32,7 @@ def shard(spec: TableSpec, lanes: int, rank: int, weight: float, path: Path) -> 
     table = Table.create(spec.part(lanes), path)
     count = lanes * spec.capacity
     priorities = loop.priorities(count)
-    with writing(table, range(lanes)) as writer:
+    with Writer(table) as writer:
         writer.insert(
             np.arange(count) % lanes,
             loop.trajectories(count, rank),

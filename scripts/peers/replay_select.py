@@ -21,7 +21,7 @@ from mindspore_rl.platform import toolchain
 from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.writer import writing
+from mindspore_rl.replay.writer import Writer
 
 BATCH, LANES, PIECE = 256, 4, 100_000
 WAYS: dict[str, tuple[Mode | Order, bool, float]] = {
@@ -41,7 +41,7 @@ def filled(records: int, weighted: bool) -> Table:
     columns = (Column("obs", (16,), "float32"),)
     table = Table.create(TableSpec(columns, records // LANES, LANES, 1, weighted))
     rng = np.random.default_rng(records)
-    with writing(table, range(LANES)) as writer:
+    with Writer(table) as writer:
         for start in range(0, records, PIECE):
             count = min(PIECE, records - start)
             values = rng.exponential(size=count) + 1e-3 if weighted else None
