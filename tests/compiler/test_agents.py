@@ -10,6 +10,7 @@ from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
 from tests.compiler.inproc import PROGRAMS
+from tests.tiers import quick
 
 
 def analysed(policy, workers, file=PROGRAMS / "teams.py"):
@@ -112,7 +113,7 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("case", MIXED)
+@pytest.mark.parametrize("case", quick(MIXED, 1, 3))
 def test_what_mixes_agents_is_refused_where_they_are_split(case, tmp_path):
     file = changed(tmp_path, *MIXED[case])
     with pytest.raises(PolicyError, match=r"splits agents over 3 replicas(.|\n)*teams_\w+\.py:\d+"):

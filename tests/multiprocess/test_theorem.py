@@ -106,9 +106,8 @@ QUICK = {
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
-    (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 }
-"""Every algorithm, policy and number of workers once.
+"""Every algorithm, policy of `distribution` and number of workers once.
 
 Below are SingleLearnerFine in chunks and IMPALA with a lag.
 """
@@ -296,7 +295,7 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
         pytest.param(
             "sac", "SingleLearnerCoarse", "graph:Pendulum-v1", 1, 1, marks=pytest.mark.slow
         ),
-        ("a2c", "SingleLearnerFine", "CartPole-v1", 1, 1),
+        pytest.param("a2c", "SingleLearnerFine", "CartPole-v1", 1, 1, marks=pytest.mark.slow),
         pytest.param("a2c", "GPUOnly", "graph:CartPole-v1", 2, 1, marks=pytest.mark.slow),
         pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 1, 2, marks=pytest.mark.slow),
         pytest.param("ppo", "MultipleLearners", "CartPole-v1", 2, 1, marks=pytest.mark.slow),

@@ -23,8 +23,9 @@ IN_PROCESS = [
     (TWO_PHASE, "Central", "CartPole-v1", 3),
     (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 ]
-RANKS = [("ppo", "SingleLearnerCoarse", "CartPole-v1", 2)]
+RANKS = [("a2c", "SingleLearnerCoarse", "CartPole-v1", 2)]
 SLOW_RANKS = [
+    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2),
     (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
     ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
     ("ppo", "SingleLearnerFine", "CartPole-v1", 2),

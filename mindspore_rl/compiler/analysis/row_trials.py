@@ -233,8 +233,18 @@ class RowTrials:
             if lenient:  # other data may lie outside an operation's domain
                 return ""
             raise
-        if not all(_close(a, b) for a, b in zip(full, self._results(op, whole), strict=True)):
+        # The first data show what is random; later ones need a second evaluation only to blame it.
+        if not lenient and self._odd(op, whole, full):
             return RANDOM
+        evidence = self._of_share(op, full, share, chosen)
+        return RANDOM if evidence and lenient and self._odd(op, whole, full) else evidence
+
+    def _odd(self, op: Op, inputs: dict, found: list[Any]) -> bool:
+        """Returns whether another evaluation of an operation gives other results."""
+        return not all(_close(a, b) for a, b in zip(found, self._results(op, inputs), strict=True))
+
+    def _of_share(self, op: Op, full: list, share: dict, chosen: Sequence[int]) -> str:
+        """Returns how the results of a share of the rows differ from those of all rows."""
         rows = self.rows
         try:
             part = self._results(op, share)
