@@ -64,6 +64,35 @@ def _overwritten_roots(blocks: list[Block]) -> set[Value]:
     return {root_of(arg) for block in blocks for node in block.nodes for arg in overwritten(node)}
 
 
+def update_in_place(blocks: list[Block]) -> None:
+    """Makes a loop overwrite the variable of which each turn changes some rows.
+
+    Only that change reads the variable inside the loop, at the end of the turn.
+    """
+    for block in blocks:
+        if len(block.jumps) != 1:
+            continue
+        (jump,) = block.jumps
+        inside = [node for b in _loop(block, jump.target, blocks) for node in b.nodes]
+        for param, new in zip(jump.target.params, jump.args, strict=True):
+            if new.op != "TensorScatterUpdate" or new.args[0] is not param or new not in inside:
+                continue
+            readers = [node for node in inside if {param, new} & set(tensors(node))]
+            if readers == [new] and jump.args.count(new) == 1 and param not in jump.args:
+                new.op = "ScatterNdUpdate"
+
+
+def _loop(last: Block, first: Block, blocks: list[Block]) -> set[Block]:
+    """Returns the blocks that lead to the last one of a loop without its first, and both."""
+    found, waiting = {first, last}, [last]
+    while waiting:
+        here = waiting.pop()
+        before = {b for b in blocks if here is not first and here in (j.target for j in b.jumps)}
+        waiting += before - found
+        found |= before
+    return found
+
+
 def copy_stale(blocks: list[Block]) -> None:
     """Makes `Load` copy a parameter if the loaded value is used after the next write to it."""
     written = _overwritten_roots(blocks)

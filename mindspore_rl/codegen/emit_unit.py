@@ -4,7 +4,7 @@ The function of a block returns the number of the next block.
 """
 
 from mindspore_rl.codegen.cfg import Block, Blocks, Jump, Unsupported, outputs
-from mindspore_rl.codegen.effects import check_overwritten, copy_stale, place_of
+from mindspore_rl.codegen.effects import check_overwritten, copy_stale, place_of, update_in_place
 from mindspore_rl.codegen.emit_body import lines_of
 from mindspore_rl.codegen.emit_tiles import tile_functions
 from mindspore_rl.codegen.fusion import Group, grouped
@@ -38,6 +38,7 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
     _check(blocks, sources)
     as_views(blocks)
     check_overwritten(blocks)
+    update_in_place(blocks)
     copy_stale(blocks)
     for block in blocks:
         tile(block, blocks)

@@ -36,9 +36,12 @@ class Shared:
         if key not in self._constants:
             name = self._constants[key] = f"k{len(self._constants)}"
             dtype = array.dtype.name
-            numbers = ", ".join(literal(x, dtype) for x in array.reshape(-1).tolist()) or "0"
+            numbers = "0"
+            if any(array.tobytes()):
+                numbers = ", ".join(literal(x, dtype) for x in array.reshape(-1).tolist())
             self.declared.append(
-                f"alignas(64) static const {C_TYPES[dtype]} {name}[] = {{{numbers}}};"
+                f"alignas(64) static const {C_TYPES[dtype]} {name}[{max(array.size, 1)}] = "
+                f"{{{numbers}}};"
             )
         return self._constants[key]
 

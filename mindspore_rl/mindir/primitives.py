@@ -359,7 +359,7 @@ PRIMITIVES = _table(
     _each(
         "TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterMul TensorScatterSub "
         "TensorScatterUpdate",
-        "unknown",
+        "scatters_points",
         kernel="changed_places",
     ),
     _each("UnsortedSegmentSum", "unknown", kernel="segments"),

@@ -130,3 +130,18 @@ def huber_loss(value: Tensor, target: Tensor) -> Tensor:
     error = ops.abs(value - target)
     quadratic = ops.minimum(error, 1.0)
     return 0.5 * ops.square(quadratic) + (error - quadratic)
+
+
+def sequence_priority(error: Tensor, eta: float) -> Tensor:
+    """Mixes the largest and the mean error of sequences (Kapturowski et al. 2019, section 2.3).
+
+    ``eta max_t error_t + (1 - eta) mean_t error_t``.
+
+    Args:
+        error: [N, T] float32, the size of each step's error.
+        eta: weight of the maximum, in [0, 1].
+
+    Returns:
+        priority: [N] float32.
+    """
+    return eta * ops.amax(error, 1) + (1.0 - eta) * error.mean(1)

@@ -205,3 +205,61 @@ def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor,
         going = going - last
         lasts.append(last)
     return total, ops.stack(lasts, 1), factor
+
+
+def n_step_returns(
+    reward: Tensor,
+    final_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    steps: int,
+) -> Tensor:
+    """Returns the n-step returns of every step of a sequence (Sutton and Barto 2018, eq. 7.1).
+
+    ``G^1_t = r_t + gamma (1 - terminated_t) V(final_obs_t)``; ``G^n_t = r_t + gamma G^{n-1}_{t+1}``
+    inside an episode, and ``G^1_t`` where the episode or the sequence ends at t.
+
+    Args:
+        reward: [T, B] float32, reward units.
+        final_value: [T, B] float32, the value of step t's true successor (see ``gae``).
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        gamma: discount of a step, in [0, 1].
+        steps: n, at least 1.
+
+    Returns:
+        returns: [T, B] float32, reward units.
+    """
+    nearest = reward + gamma * ops.where(terminated, 0.0, final_value)
+    going_on = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma)
+    going_on = going_on * _all_rows_but_last(going_on.shape)
+    ending = nearest - going_on * final_value  # the reward alone inside an episode
+    returns = nearest
+    for _ in range(steps - 1):
+        returns = ending + going_on * ops.gather(returns, _rows_at(returns.shape[0], 1), 0)
+    return returns
+
+
+def rescaled(value: Tensor, epsilon: float) -> Tensor:
+    """Rescales values for large rewards (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
+
+    ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x``.
+
+    Args:
+        value: float32, reward units.
+        epsilon: > 0, the slope far away from 0.
+    """
+    size = ops.abs(value)
+    return ops.sign(value) * size / (ops.sqrt(size + 1.0) + 1.0) + epsilon * value
+
+
+def unscaled(value: Tensor, epsilon: float) -> Tensor:
+    """Returns h^-1 of a value, see ``rescaled``.
+
+    ``sign(x) (p^2 - 1)`` with ``p = (sqrt(1 + 4 epsilon (|x| + 1 + epsilon)) - 1) / (2 epsilon)``,
+    whose numerator loses no digits in the form used here.
+    """
+    size = ops.abs(value) + 1.0 + epsilon
+    root = 2.0 * size / (ops.sqrt(1.0 + 4.0 * epsilon * size) + 1.0)
+    return ops.sign(value) * (root * root - 1.0)

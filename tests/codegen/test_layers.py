@@ -4,12 +4,16 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
-from units import both
+from units import both, graph_mode
 
+from mindspore_rl.codegen import emit_unit
+from mindspore_rl.codegen.build_cfg import blocks_of
 from mindspore_rl.codegen.ops import decompositions
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.rl import random
+from mindspore_rl.mindir.graph import read
+from mindspore_rl.rl import random, recurrent
 from mindspore_rl.rl.operators import drawn_rows
+from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 
 
 class GRU(nn.Cell):
@@ -247,3 +251,77 @@ def test_records_are_drawn_with_the_bits_of_numpy(capacity, steps, inserted):
     for (found,), _ in both(Rows(capacity, steps), (Tensor(noise), Tensor(np.int32(inserted)))):
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, expected)
+
+
+class Sequences(nn.Cell):
+    """States of sequences and their gradients, by a loop and by one step after the other."""
+
+    def __init__(self, layer, burn_in):
+        super().__init__()
+        self.layer, self.burn_in = layer, burn_in
+        weights = ms.ParameterTuple(layer.trainable_params())
+        self.derivative = ms.value_and_grad(self.loss, 2, weights)
+
+    def by_loop(self, x, ended, state):
+        return self.layer.states(x.reshape((-1, 3)), ended, state, self.burn_in)
+
+    def by_steps(self, x, ended, state):
+        found = ()
+        for step in range(x.shape[1]):
+            if step:
+                state = tuple([recurrent.restarted(part, ended[:, step - 1]) for part in state])
+            if step == self.burn_in:
+                state = tuple([ops.stop_gradient(part) for part in state])
+            _, state = self.layer(x[:, step], state)
+            found += (state,)
+        found = found[self.burn_in :]
+        return tuple([ops.stack([one[i] for one in found], 1) for i in range(len(state))])
+
+    def loss(self, loops, weight, x, ended, *state):
+        states = self.by_loop if loops else self.by_steps
+        return sum([(part**2 * weight).sum() for part in states(x, ended, state)])
+
+    def construct(self, *inputs):
+        return self.derivative(True, *inputs), self.derivative(False, *inputs)
+
+
+@pytest.mark.parametrize(("layer", "burn_in"), [(recurrent.GRU, 0), (recurrent.LSTM, 1)])
+def test_a_loop_over_time_equals_one_step_after_the_other(layer, burn_in):
+    chance = np.random.default_rng(1)
+    cell = Sequences(layer(3, 4, 1, 1), burn_in)
+    shapes = (2, 3 - burn_in, 4), (2, 3, 3), *[(2, 4) for _ in cell.layer.state_sizes]
+    weight, x, *state = (chance.normal(size=shape).astype(np.float32) for shape in shapes)
+    inputs = [weight, x, np.array([[1, 0, 0], [0, 1, 0]], bool), *state]
+    for results, _ in both(cell, inputs):
+        half = len(results) // 2
+        assert half == 5
+        for one, other in zip(results[:half], results[half:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+class Overwritten(nn.Cell):
+    """A loop changes a row of two arrays in each turn; of one it still reads the old rows."""
+
+    def construct(self, x):
+        step = Tensor(0, ms.int32)
+        first, second, total = ops.zeros_like(x), ops.zeros_like(x), ops.zeros_like(x)
+        while step < 3:
+            place, row = step.reshape((1, 1)), ops.gather(x, step, 0).expand_dims(0)
+            first = ops.tensor_scatter_update(first, place, row)
+            changed = ops.tensor_scatter_update(second, place, row)
+            second, total, step = changed, total + 10.0 * second + changed, step + 1
+        return first, second, total
+
+
+def test_a_loop_overwrites_rows_that_nothing_else_reads():
+    x = _floats(3, 4)
+    for (first, second, total), _ in both(Overwritten(), [x]):
+        np.testing.assert_array_equal(first, x)
+        np.testing.assert_array_equal(second, x)
+        np.testing.assert_allclose(total, x * np.float32([[23], [12], [1]]), rtol=1e-5)
+    with graph_mode():
+        graph = CompiledCell(Overwritten()).graph(x)
+    blocks = blocks_of(read(graph.data))
+    emit_unit.write(blocks, graph.sources)
+    written = [node.op for block in blocks.blocks for node in block.nodes if "Scatter" in node.op]
+    assert sorted(written) == ["ScatterNdUpdate", "TensorScatterUpdate"]

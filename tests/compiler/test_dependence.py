@@ -115,6 +115,7 @@ ROW_BY_ROW = [
     "self.convolution(obs.reshape((-1, 1, 2, 2))).reshape((*obs.shape[:2], -1))",
     "ops.bmm(ops.swapaxes(obs, 0, 1), ops.transpose(obs, (1, 2, 0)))",
     "ops.tensor_scatter_elements(obs, ops.expand_dims(action, -1), -obs[..., :1], -1)",
+    "ops.tensor_scatter_update(obs, ms.Tensor([[1]], ms.int32), -obs[:1])",
     "ops.smooth_l1_loss(obs, 0.5 * obs, reduction='none')",
     "ops.topk(obs, 2)[0]",
     "ops.norm(obs, dim=-1)",

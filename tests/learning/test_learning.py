@@ -177,6 +177,20 @@ def test_ape_x_reaches_475(tmp_path, order):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_r2d2_remembers_what_dqn_forgets(tmp_path):
+    """Two of three seeds; without memory the best mean return is 0."""
+
+    def mean(run: str, *arguments: str) -> float:
+        train(tmp_path / run, *arguments)
+        return np.mean(evaluate(tmp_path / run, 100, seed=7, sample=False))
+
+    found = [mean(seed, "--config=r2d2_memory", "--seed", seed) for seed in ("1", "2", "3")]
+    assert np.median(found) >= 0.95, found
+    assert mean("dqn", "dqn", "--env", "probe:memory", "--total-steps", "20000") <= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("words", ["sac", "td3", f"sac --workers 2 {AHEAD}"])
 def test_a_pendulum_is_swung_up(tmp_path, words):
     """Within 20,000 steps, two of three seeds."""

@@ -37,6 +37,18 @@ ALGORITHMS = {
     "impala": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
+    "r2d2": (
+        {
+            "num_steps": 4,
+            "learnt_steps": 6,
+            "burn_in": 4,
+            "learning_starts": 64,
+            "target_every": 2,
+            "replay_size": 16,
+            "state_size": 12,
+        },
+        CARTPOLE,
+    ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
@@ -58,10 +70,10 @@ ALGORITHMS = {
 SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
-SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "sac", "td3", "decision_transformer")
+SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "r2d2", "sac", "td3", "decision_transformer")
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
-UNSET = {"target_kl": 1.3e-5, "priority": 0.6, "epsilon_alpha": 7.0}
+UNSET = {"target_kl": 1.3e-5, "priority": 0.6, "epsilon_alpha": 7.0, "rescale": 1e-2}
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
     "SingleLearnerCoarse",
@@ -88,6 +100,8 @@ FIRST = {
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -103,6 +117,8 @@ QUICK = {
     ("a2c", "Environments", "CartPole-v1", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "Central", "CartPole-v1", 2),
+    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),

@@ -84,3 +84,13 @@ def test_zero_gradients_stay_zero():
     (zero,), norm = losses.clip_by_global_norm((Tensor(np.zeros(3, np.float32)),), 0.5)
     assert norm == 0.0
     assert not zero.asnumpy().any()
+
+
+def priorities(error):
+    return losses.sequence_priority(error, 0.75), error
+
+
+def test_priorities_of_sequences(run):
+    """0.75 of the largest and 0.25 of the mean."""
+    found, _ = run(priorities, np.float32([[0.0, 4.0], [2.0, 2.0]]))
+    np.testing.assert_array_equal(found, [3.5, 2.0])

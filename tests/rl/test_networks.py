@@ -186,6 +186,14 @@ def test_impala_has_no_recurrent_torso():
         config(torso="gru")
 
 
+def test_r2d2_has_a_recurrent_layer_and_learns_from_every_step():
+    config = programs.trainer_class(registry.find_algorithm("r2d2")).Config
+    with pytest.raises(ValueError, match="torso=mlp has no state, expected gru or lstm"):
+        config(torso="mlp")
+    with pytest.raises(ValueError, match="learnt_steps=5 is less than num_steps=10"):
+        config(num_steps=10, learnt_steps=5)
+
+
 def test_rows_that_share_what_stands_behind_them():
     """As if each row had the values: a critic's rows of three agents, and their common state."""
     chance = np.random.default_rng(0)

@@ -179,3 +179,37 @@ def test_hand_worked_ends(run):
     advantage, _ = run(ends, ones, 0 * ones, 8 * ones, end, cut)
     # Last row: 1 + 8/2 = 5. First row: 1; 1 + 8/2; 1 + 8/2 + 5/2.
     np.testing.assert_array_equal(advantage, [[1.0, 5.0, 7.5], [5.0, 5.0, 5.0]])
+
+
+def recurrent_q(reward, final_value, terminated, truncated):
+    returns_of_two = returns.n_step_returns(reward, final_value, terminated, truncated, 0.5, 2)
+    scaled = returns.rescaled(final_value, 0.5)
+    return returns_of_two, scaled, returns.unscaled(scaled, 0.5)
+
+
+def test_hand_worked_n_step_returns(run):
+    """Reward 1, V = 8 behind each step, gamma 1/2, two steps: 1 + 8/2, or 1 + 1/2 + 8/4."""
+    ones = np.ones((4, 3), np.float32)
+    end, cut = np.zeros((2, 4, 3), bool)
+    end[1, 1] = cut[1, 2] = True
+    found, scaled, again = run(recurrent_q, ones, 8.0 * ones, end, cut)
+    np.testing.assert_array_equal(found[:, 0], [3.5, 3.5, 3.5, 5.0])
+    np.testing.assert_array_equal(found[:, 1], [1.5, 1.0, 3.5, 5.0])  # ends at 1
+    np.testing.assert_array_equal(found[:, 2], [3.5, 5.0, 3.5, 5.0])  # is cut at 1
+    np.testing.assert_array_equal(scaled, 6.0 * ones)  # sqrt(8 + 1) - 1 + 8/2
+    np.testing.assert_array_equal(again, 8.0 * ones)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-2])
+def test_rescaled_values_come_back(run, epsilon):
+    def there_and_back(value):
+        return returns.rescaled(value, epsilon), returns.unscaled(
+            returns.rescaled(value, epsilon), epsilon
+        )
+
+    value = np.float32([-1e4, -3.0, -1e-3, 0.0, 0.2, 3.0, 1e4])
+    scaled, again = run(there_and_back, value)
+    size = np.abs(value.astype(np.float64))
+    expected = np.sign(value) * (np.sqrt(size + 1) - 1) + epsilon * value
+    np.testing.assert_allclose(scaled, expected, rtol=1e-5)
+    np.testing.assert_allclose(again, value, rtol=1e-4, atol=1e-6)

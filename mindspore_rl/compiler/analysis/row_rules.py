@@ -197,6 +197,20 @@ def _gathers_points(call: Call) -> Sharding:
     raise Undecided
 
 
+def _scatters_points(call: Call) -> Sharding:
+    """Handles `TensorScatterUpdate(x, indices, updates)`: points in x's first axes, as above."""
+    (x, indices, updates), depth = call.given[:3], call.shape(1)[-1]
+    before = len(call.shape(1)) - 1 - depth  # axes of the indices in place of those of the points
+    if indices != REPLICATED or (x != REPLICATED and x.axis < depth):
+        raise Undecided
+    places = [] if x == REPLICATED else [x]
+    if updates != REPLICATED:
+        if updates.axis < depth + before:
+            raise Undecided
+        places.append(replace(updates, axis=updates.axis - before))
+    return call.one(set(places))
+
+
 def _contracts(call: Call) -> Sharding:
     """Handles products of matrices, batched ones included."""
     given, shapes = call.given[:2], (call.shape(0), call.shape(1))
@@ -294,6 +308,7 @@ RULES: dict[str, Rule] = {
     "gathers": _gathers,
     "gathers_elements": _gathers_elements,
     "gathers_points": _gathers_points,
+    "scatters_points": _scatters_points,
     "scatters_elements": _scatters_elements,
     "contracts": _contracts,
     "by_batch": _by_batch,
