@@ -17,6 +17,8 @@ from mindspore_rl.platform.held_signals import held_signals
 with held_signals():  # an interrupted import of MindSpore cannot be repeated, and ends in a crash
     from mindspore import nn
 
+    from mindspore_rl.rl.parameters import keep_attribute
+
 
 class Msrl(Protocol):
     """The calls that a training loop may make.
@@ -204,6 +206,9 @@ class Actor(nn.Cell):
     noise_size: int = 0
     """Uniform random numbers that `act` uses for each environment (with teams: agent) and step."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        keep_attribute(self, name, value)
+
     def act(self, obs: Any, noise: Any) -> Any:
         """Returns the action and other values for the training loop; row b depends on row b only.
 
@@ -238,6 +243,9 @@ def bound_to_act(
 
 class Learner(nn.Cell):
     """A learner turns a batch into gradients and updates of the parameters."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        keep_attribute(self, name, value)
 
     def learn(self, msrl: Msrl, *batch: Any) -> dict[str, Any]:
         """Runs one learning phase; analysed statically, like `Trainer.train`. Returns: metrics."""

@@ -58,19 +58,28 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
 
     MindSpore's, NumPy's and Python's generators are seeded with the configuration's seed, so that
     randomly initialised parameters are the same everywhere. The states of NumPy's and Python's
-    generators are restored afterwards.
+    generators are restored afterwards. Networks and Parameters in lists, tuples and dictionaries of
+    the actor and the learner become parts of these.
     """
     import mindspore  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
+
+    from mindspore_rl.rl.parameters import find_cells, find_parameters  # noqa: PLC0415
 
     numpys, pythons = np.random.get_state(), random.getstate()
     try:
         mindspore.set_seed(config.seed)  # seeds NumPy too
         random.seed(config.seed)
-        return cls(config, spec)
+        trainer = cls(config, spec)
     finally:
         np.random.set_state(numpys)
         random.setstate(pythons)
+    owners = [getattr(trainer, name, None) for name in ("actor", "learner")]
+    cells = [owner for owner in owners if isinstance(owner, mindspore.nn.Cell)]
+    for cell in cells:  # whose lists may have grown since they became attributes
+        find_cells(cell)
+    find_parameters(*cells)
+    return trainer
 
 
 def load_trainer(

@@ -214,7 +214,9 @@ def sites_of(run: PlainRun, iteration: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the boundaries of an iteration with their values, `[passes, entries]`, in order."""
     for (number, site), turns in run.records.items():
         if number == iteration:
-            yield site, np.stack([np.concatenate([leaf.ravel() for leaf in t]) for t in turns])
+            rows = [np.concatenate([leaf.ravel() for leaf in turn]) for turn in turns]
+            same = len({len(row) for row in rows}) == 1  # else of networks of several sizes
+            yield site, np.stack(rows) if same else np.concatenate(rows)[None]
 
 
 def rounding_alone(

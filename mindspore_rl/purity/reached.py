@@ -167,7 +167,7 @@ class Walk:
             self.add(value, f"{self.path}.{name}")
 
     def _cell(self, cell: nn.Cell) -> None:
-        own = {k: v for k, v in vars(cell).items() if k not in _of_every_cell()}
+        own = {k: v for k, v in vars(cell).items() if k not in of_every_cell()}
         parts = (cell._params, cell._buffers, cell._cells, cell._primitives)
         self.say(cell.training, [len(part) for part in parts])
         for part in (*parts, own):
@@ -295,5 +295,6 @@ def _behind(value: Any) -> Any:
 
 
 @functools.cache
-def _of_every_cell() -> set[str]:
+def of_every_cell() -> set[str]:
+    """Returns the names of the attributes that every cell has."""
     return {*vars(nn.Cell()), "_cell_init_args"}

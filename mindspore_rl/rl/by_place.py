@@ -51,7 +51,24 @@ def _copy(function: Callable, forms: dict[str, Form]) -> Callable:
     reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first)
     reader.visit(_definition(lines))
     lines = reader.edited(lines)
-    file = _file_of([*["\n"] * (first - 1), *lines], reader.file)
+    cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
+    free = {name: cell.cell_contents for name, cell in cells} | reader.copies
+    copy = made_from(lines, first, inner, free)
+    copy.__defaults__, copy.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
+    owner = getattr(function, "__self__", None)
+    return copy if owner is None else types.MethodType(copy, owner)
+
+
+def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> Any:
+    """Makes a function from the lines of a `def`.
+
+    Args:
+        lines: its source.
+        first: the line in the file of the first of them.
+        like: a function of the same module and file.
+        free: the values of names of an enclosing function.
+    """
+    file = _file_of([*["\n"] * (first - 1), *lines], inspect.getsourcefile(like) or "?")
     tree = _definition(lines)
     tree.decorator_list, tree.returns = [], None
     for part in ast.walk(tree.args):
@@ -60,16 +77,11 @@ def _copy(function: Callable, forms: dict[str, Form]) -> Callable:
     tree.args.defaults = [ast.Constant(None) for _ in tree.args.defaults]
     tree.args.kw_defaults = [default and ast.Constant(None) for default in tree.args.kw_defaults]
     ast.increment_lineno(tree, first - 1)
-    cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
-    free = {name: cell.cell_contents for name, cell in cells} | reader.copies
     made = ast.parse(f"def made({', '.join(free)}):\n    return {tree.name}")
     made.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
     scope: dict[str, Any] = {}
-    exec(compile(ast.fix_missing_locations(made), file, "exec"), inner.__globals__, scope)  # noqa: S102
-    copy = scope["made"](**free)
-    copy.__defaults__, copy.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
-    owner = getattr(function, "__self__", None)
-    return copy if owner is None else types.MethodType(copy, owner)
+    exec(compile(ast.fix_missing_locations(made), file, "exec"), like.__globals__, scope)  # noqa: S102
+    return scope["made"](**free)
 
 
 def _file_of(lines: list[str], file: str) -> str:

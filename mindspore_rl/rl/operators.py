@@ -8,17 +8,19 @@ from mindspore import ParameterTuple, Tensor, float32, float64, int32, nn, ops, 
 from mindspore.communication import get_group_size
 
 from mindspore_rl.rl.by_place import Form, by_place
+from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.random import UNIT
 
 
 def gradient_function(
-    loss: Callable, network: nn.Cell, count: int | None, forms: tuple[Form, ...] = ()
+    loss: Callable, network: Any, count: int | None, forms: tuple[Form, ...] = ()
 ) -> Callable:
     """Makes the gradient of (sum of per-sample losses) / count, a partial sum of the mean's.
 
     Args:
         loss: returns `[n]`, or a tuple of `[n]` whose first entry is differentiated.
-        network: the cell whose trainable parameters are differentiated by.
+        network: the cell whose trainable parameters are differentiated by, or several, see
+            `trainable`.
         count: samples on all workers together; None: the samples of each call.
         forms: the forms of the arguments, where records are given as tuples, see `by_place`.
 
@@ -36,7 +38,7 @@ def gradient_function(
         return means[0], means, terms
 
     differentiate = value_and_grad(
-        mean_loss, None, ParameterTuple(network.trainable_params()), has_aux=True
+        mean_loss, None, ParameterTuple(trainable(network)), has_aux=True
     )
 
     def gradient(*args):

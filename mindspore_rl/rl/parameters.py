@@ -1,10 +1,92 @@
 """Names of an agent's parameters."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+
+_CONTAINERS = (list, tuple, dict)
+_OF_EVERY_CELL = {*vars(nn.Cell()), "_cell_init_args"}
+
+
+def find_cells(cell: nn.Cell, prefix: str = "") -> None:
+    """Makes MindSpore find the cells that a cell keeps in lists, tuples and dictionaries.
+
+    MindSpore looks into none of them. The parameters are named as in an `nn.CellList`:
+    `critics.0.weight`. Cells of MindSpore itself are left alone.
+
+    Args:
+        cell: a cell, which may have cells that keep others so.
+        prefix: of the names of its parameters.
+    """
+    if type(cell).__module__.partition(".")[0] == "mindspore":
+        own: dict[str, Any] = {}
+    else:
+        own = {k: v for k, v in vars(cell).items() if k not in _OF_EVERY_CELL}
+    for name, value in own.items():
+        _find_in(cell, name, value, prefix)
+    for name, part in list(cell._cells.items()):
+        if part is not None:
+            find_cells(part, f"{prefix}{name}.")
+
+
+def keep_attribute(owner: nn.Cell, name: str, value: Any) -> None:
+    """Sets an attribute of an actor or a learner and finds the cells in it, see `find_cells`."""
+    if isinstance(value, nn.Cell):
+        find_cells(value)  # before they get the attribute's name too
+    nn.Cell.__setattr__(owner, name, value)
+    for key in [key for key in owner._cells if key.startswith(f"{name}.")]:
+        del owner._cells[key]  # of the attribute's former value
+    _find_in(owner, name, value, "")
+
+
+def find_parameters(*owners: nn.Cell) -> None:
+    """Makes MindSpore find the Parameters that cells keep in lists, tuples and dictionaries.
+
+    A Parameter of a network is found already. So this comes when all attributes are set.
+    """
+    known = {id(parameter) for owner in owners for parameter in owner.get_parameters()}
+    for owner in owners:
+        own = {k: v for k, v in vars(owner).items() if k not in _OF_EVERY_CELL}
+        for name, value in own.items():
+            for path, part in _within(value, name):
+                if isinstance(part, Parameter) and id(part) not in known:
+                    known.add(id(part))
+                    part.name = path
+                    owner._params[path] = part
+
+
+def _find_in(owner: nn.Cell, name: str, value: Any, prefix: str) -> None:
+    for path, part in _within(value, name):
+        if isinstance(part, nn.Cell) and owner._cells.get(path) is not part:
+            find_cells(part)
+            part.update_parameters_name(f"{prefix}{path}.")
+            owner._cells[path] = part
+
+
+def _within(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yields the parts of nested lists, tuples and dictionaries, with their paths."""
+    if not isinstance(value, _CONTAINERS):
+        return
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield f"{path}.{key}", part
+        yield from _within(part, f"{path}.{key}")
+
+
+def trainable(networks: Any) -> list[Parameter]:
+    """Returns the trainable parameters of networks, in order.
+
+    Args:
+        networks: a cell or a Parameter, or a list, tuple or dictionary of them.
+    """
+    if isinstance(networks, nn.Cell):
+        return list(networks.trainable_params())
+    if isinstance(networks, Parameter):
+        return [networks]
+    parts = networks.values() if isinstance(networks, dict) else networks
+    return [parameter for part in parts for parameter in trainable(part)]
 
 
 def named_parameters(trainer: Any, scope: str) -> list[tuple[str, Parameter]]:

@@ -5,6 +5,7 @@ Every distributed run is compared with this one (the main theorem of the design)
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
+import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from mindspore_rl.rl.operators import (
     leaves,
     to_array,
 )
-from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
 from mindspore_rl.rl.random import below
 from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
@@ -230,10 +231,11 @@ class Reference(PlainLoop):
     # ---- learning --------------------------------------------------------------------------
 
     def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
-        key = (loss, id(network))
-        if key not in self._gradients:
-            self._gradients[key] = gradient_function(loss, network, None)
-        *sums, self._told = self._gradients[key](*args)
+        key = (loss, *map(id, trainable(network)))
+        compute = self._gradients.get(key) or gradient_function(loss, network, None)
+        if inspect.ismethod(loss):  # a function inside `learn` is another one in every call
+            self._gradients[key] = compute
+        *sums, self._told = compute(*args)
         found = (*sums, self._told) if rows else tuple(sums)
         return self._implied("gradient", "gradient", found)
 
@@ -254,11 +256,17 @@ class Reference(PlainLoop):
         if self.recorder:
             frame, every = sys._getframe(2), range(len(values))
             op = self._site(call, frame)
-            places = every if self.implied is None else self.implied.get((op, mark), ())
+            places = every if self.implied is None else self._places(op, mark)
             chosen = tuple(values[place] for place in places if place in every)
             if chosen:
                 self._pass(mark, chosen, frame)
         return values
+
+    def _places(self, op: str, mark: str) -> tuple[int, ...]:
+        """Returns the values of a call that pass its implied boundary."""
+        assert self.implied is not None
+        unrolled = self.implied.get((f"{op}.1", mark), ())  # the first turn of an unrolled loop
+        return self.implied.get((op, mark), unrolled)
 
     def _pass(self, mark: str, value: Any, frame: FrameType) -> None:
         if self.recorder:

@@ -2,6 +2,7 @@
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from mindspore_rl.api import bound_to_act
 from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves
+from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.runtime.plain_loop import Environments, PlainLoop
 
 
@@ -97,13 +99,15 @@ class Acting(PlainLoop):
 
     def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
         """Returns zeros with the shapes of gradients and losses."""
-        key = (loss, id(network))
-        if key not in self._zeros:
+        key = (loss, *map(id, trainable(network)))
+        found = self._zeros.get(key)
+        if found is None:
             told = tuple(map(ops.zeros_like, leaves(loss(*args))))
             means = tuple(Tensor(np.float32(0)) for _ in told)
-            grads = tuple(ops.zeros_like(p) for p in network.trainable_params())
-            self._zeros[key] = grads, means, told
-        return self._zeros[key][: 3 if rows else 2]
+            found = tuple(ops.zeros_like(p) for p in trainable(network)), means, told
+        if inspect.ismethod(loss):  # a function inside `learn` is another one in every call
+            self._zeros[key] = found
+        return found[: 3 if rows else 2]
 
     def update(self, method: Callable, *args: Any) -> None:
         """Does nothing: the parameters stay those of the checkpoint."""

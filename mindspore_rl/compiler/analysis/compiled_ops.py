@@ -22,7 +22,7 @@ from mindspore_rl.compiler.analysis.row_dataflow import (
 )
 from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Sharding
 from mindspore_rl.compiler.frontend.rewrite import OWNERS, owned
-from mindspore_rl.compiler.ir.ir import Op, Program
+from mindspore_rl.compiler.ir.ir import Expr, Op, Program
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.mindir import graph as compiled
@@ -179,8 +179,9 @@ class Reading:
             names = [f"a{number}_{at}" for at, _ in enumerate(_arrays(given))]
             left = iter(names)
             lines = [f"{name} = {_rebuilt(value, left)}" for name, value in given.items()]
-            if forms := op.attr.get("forms", ()):
-                made.append(f"self.loss_{number} = by_place(self.{op.attr['objects'][0]}, {forms})")
+            if op.kind == "gradient":
+                loss, forms = owned(Expr(op.attr["objects"][0])), op.attr.get("forms", ())
+                made.append(f"self.loss_{number} = by_place({loss}, {forms})")
             lines += _call(op, number)
             body = "\n".join(f"        {line}" for line in lines)
             methods.append(f"    def operation_{number}({', '.join(('self', *names))}):\n{body}\n")
@@ -200,7 +201,7 @@ class Reading:
                 "class Operations(nn.Cell):",
                 "    def __init__(self, owners):",
                 "        super().__init__(auto_prefix=False)",
-                *(f"        self.{o} = owners[{o!r}]" for o in OWNERS if f"self.{o}." in text),
+                *(f"        self.{o} = owners[{o!r}]" for o in OWNERS if f"self.{o}" in text),
                 *(f"        {line}" for line in made),
                 *methods,
                 f"    def construct({', '.join(('self', *inputs))}):",
@@ -230,10 +231,9 @@ def _call(op: Op, number: int) -> list[str]:
     if op.kind == "agent_act":
         return [f"return self.actor.act({op.call})"]
     if op.kind == "gradient":
-        loss = f"loss_{number}" if op.attr.get("forms") else op.attr["objects"][0]
-        return [f"return self.{loss}({args})"]
+        return [f"return self.loss_{number}({args})"]
     if op.kind == "update":
-        return [f"self.{op.attr['objects'][0]}({args})", "return 0"]
+        return [f"{owned(Expr(op.attr['objects'][0]))}({args})", "return 0"]
     return [f"return {owned(op.args[0])}"]
 
 

@@ -64,21 +64,20 @@ def _check_found(trainer: Any) -> None:
             waiting += [(part, holder, attribute) for part in value.values()]
         elif isinstance(value, Parameter):
             if id(value) not in known:
-                raise _not_found(holder, attribute, "a Parameter", "ParameterTuple([...])")
+                raise _not_found(holder, attribute, "a Parameter")
         elif isinstance(value, nn.Cell) and any(id(p) not in known for p in value.get_parameters()):
-            raise _not_found(holder, attribute, "a network or an optimiser", "nn.CellList([...])")
+            raise _not_found(holder, attribute, "a network or an optimiser")
         elif is_users(type(value).__module__):
             fields = getattr(value, "__dict__", {})
             waiting += [(part, value, name) for name, part in fields.items()]
 
 
-def _not_found(holder: Any, attribute: str, what: str, instead: str) -> ProgramError:
+def _not_found(holder: Any, attribute: str, what: str) -> ProgramError:
     text = f"self.{attribute}"
     return ProgramError(
         f"{_line_with(type(holder), text)}\n  `{text}` holds {what} that is no part of the actor "
-        "or the learner to MindSpore, which looks into no list, tuple or dictionary of Python's: "
-        f"no checkpoint would have it; keep it as {instead}, or in an attribute of its own of one "
-        "of the two"
+        "or the learner: no checkpoint would have it; keep it in an attribute of one of the two, "
+        "or in a list, tuple or dictionary that is one"
     )
 
 

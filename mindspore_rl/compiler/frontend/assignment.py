@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.builder import Draft
-from mindspore_rl.compiler.frontend.records import Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Listed, Record, rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
     Gone,
@@ -166,10 +166,13 @@ class Assignments:
             parts = [self._place(self._part(root, k), p, numbers, leaves) for k, p in pairs]
             return rebuilt(value, parts)
         if isinstance(value, dict):
-            return {
-                key: self._place(self._part(root, key), part, numbers, leaves)
-                for key, part in value.items()
-            }
+            return rebuilt(
+                value,
+                [
+                    self._place(self._part(root, key), part, numbers, leaves)
+                    for key, part in value.items()
+                ],
+            )
         if numbers and _has_numbers(value):
             value = self.draft.result("constant", literal(value.value), ())
         if isinstance(value, Var):
@@ -187,6 +190,7 @@ class Assignments:
         """Renames the target of the operation that computed a value, or emits a copy."""
         if value.name == name:
             return
+        self.draft.follow(value.name, name)
         if value.name in self.draft.temporary and self._rename(value.name, name):
             self.draft.temporary.discard(value.name)
             self.draft.used.discard(value.name)
@@ -226,13 +230,20 @@ def _has_numbers(struct: Struct) -> bool:
     )
 
 
+def _kind(struct: Struct) -> type:
+    """Returns the type of a structure; a list of the program counts as a tuple."""
+    if isinstance(struct, Listed):
+        return tuple
+    return dict if isinstance(struct, dict) else type(struct)
+
+
 def same(left: Struct, right: Struct) -> bool:
     """Returns whether two structures hold the same variables and constants."""
     if isinstance(left, Static) and isinstance(right, Static):
         if is_literal(left.value) and is_literal(right.value):
             return bool(left.value == right.value)
         return left.value is right.value
-    if type(left) is not type(right):
+    if _kind(left) is not _kind(right):
         return False
     if isinstance(left, Record) and left.kind is not right.kind:
         return False

@@ -6,9 +6,9 @@ are inlined; attributes of `self` that are plain numbers become constants.
 """
 
 import ast
+import copy
 import functools
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,33 +17,34 @@ from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
 from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
+from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, marks, unmarked
 from mindspore_rl.compiler.frontend.liveness import live_behind
-from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
+from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
+from mindspore_rl.compiler.frontend.loops import Loops
 from mindspore_rl.compiler.frontend.msrl_calls import Calls
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
     SUPPORTED,
-    THROWN_AWAY,
-    Gone,
+    Broken,
+    Follows,
+    Frame,
     Scope,
     Static,
     Struct,
-    Var,
     open_frame,
     variables,
 )
-from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.compiler.frontend.sequences import unroll_ranges
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
-from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Program
-from mindspore_rl.compiler.ir.operations import LOOPS
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Program
 from mindspore_rl.errors import ProgramError
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
-    ast.FunctionDef: "a function inside a function",
     ast.ClassDef: "a class inside a function",
     ast.Delete: "`del`",
     ast.ImportFrom: "`import`",
@@ -107,7 +108,11 @@ class _Returned(Exception):  # noqa: N818
 
 
 class _Builder(ExpressionReader):
-    """Reads statements."""
+    """Reads statements.
+
+    Attributes:
+        problems: the errors of all statements, by message.
+    """
 
     def __init__(
         self, trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
@@ -117,10 +122,16 @@ class _Builder(ExpressionReader):
         num_envs = (job or self).trainer.config.num_envs
         wanted = tuple(job.calls.records.each) if job else ()
         self.calls: Calls = Calls(self, num_envs, wanted)
+        self.loops, self.changes = Loops(self), Changes(self)
+        self.problems: dict[str, ProgramError] = {}
 
     def read(self) -> "_Builder":
         """Reads the training loop."""
         self.inline(self.trainer.train, (Static(MSRL),), {}, top=True)
+        if len(self.problems) == 1:
+            raise next(iter(self.problems.values()))
+        if self.problems:
+            raise ProgramError("\n".join(self.problems))
         return self
 
     @functools.cached_property
@@ -143,19 +154,62 @@ class _Builder(ExpressionReader):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
-        frame.top = top
+        frame.top, frame.arrays = top, self.draft.arrays
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
+        return self._body(tree)
+
+    def inline_inner(
+        self, inner: Inner, args: tuple[Struct, ...], keywords: dict[str, Struct], node: ast.Call
+    ) -> Struct:
+        """Reads a function inside the one being read in place of its call."""
+        if any(inner is frame.function for frame in self.draft.frames):
+            self.frame.fail(node, f"a function that calls itself ({inner.name})")
+        values = self.functions.bound(inner, args, keywords, node)
+        for value in values.values():  # see `_bind_arguments`
+            self.draft.temporary -= {leaf.name for leaf in variables(value)}
+        outer = inner.frame
+        frame = Frame(
+            inner, outer.file, outer.first_line, outer.lines, outer.namespace, outer.module
+        )
+        frame.names, frame.around = {**outer.names, **values}, outer.home
+        frame.arrays = self.draft.arrays
+        self.draft.frames.append(frame)
+        if isinstance(inner.tree, ast.FunctionDef):
+            return self._body(copy.deepcopy(inner.tree))
+        self.frame.node = inner.tree
+        result = self.expression(inner.tree.body)
+        self.draft.frames.pop()
+        return self._plain_result(result, node)
+
+    def _body(self, tree: ast.FunctionDef) -> Struct:
+        """Reads the body of the innermost function and returns its return value."""
+        frame, result = self.frame, Static(None)
+        as_assignments(tree, frame)
+        note_captures(tree)
+        unroll_ranges(tree, frame)
         frame.returned = return_once(tree, frame.holds)
         tree = end_by_flag(tree)
         frame.live = live_behind(tree)
-        result: Struct = Static(None)
         try:
             for statement in tree.body:
-                self._statement(statement)
+                self.statement(statement)
         except _Returned as returned:
             result = returned.value
         self.draft.frames.pop()
+        return self._plain_result(result, tree) if self.draft.frames else result
+
+    def _plain_result(self, result: Struct, node: ast.AST) -> Struct:
+        """Refuses a result that is a function, which would use variables that are gone."""
+        parts = [result]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, (tuple, dict)):
+                parts += part.values() if isinstance(part, dict) else part
+            elif isinstance(part, Static) and isinstance(part.value, (Inner, Partial)):
+                self.frame.fail(
+                    node, "a function that returns a function", "call it where it is defined"
+                )
         return result
 
     def _bind_arguments(
@@ -193,9 +247,29 @@ class _Builder(ExpressionReader):
 
     # ---- statements ------------------------------------------------------------------------
 
-    def _statement(self, node: ast.stmt) -> None:
+    def statement(self, node: ast.stmt) -> None:
+        """Reads a statement; a problem with it is noted, and names that it assigns are broken."""
+        try:
+            with self.draft.attempt():
+                self._read(node)
+        except ProgramError as error:
+            if not isinstance(error, Follows):
+                self.problems[str(error)] = error
+            self.choices = 0
+            for name in assigned([node]):
+                self.frame.names[name] = Broken("what was refused")
+            if isinstance(node, ast.Return) and not self.frame.nested:
+                raise _Returned(Broken("what was refused")) from None
+
+    def _read(self, node: ast.stmt) -> None:
         self.frame.node = node
-        if isinstance(node, ast.Assign):
+        if hasattr(node, "in_place"):
+            if not self.changes.read(node):
+                self.statement(node.before)  # type: ignore[attr-defined]
+        elif isinstance(node, ast.FunctionDef):
+            name = ast.copy_location(ast.Name(node.name, ast.Store()), node)
+            self.assignments.assign(name, self.functions.defined(node))
+        elif isinstance(node, ast.Assign):
             value = self.expression(node.value)
             for target in node.targets:
                 self.assignments.assign(target, value)
@@ -212,9 +286,9 @@ class _Builder(ExpressionReader):
         elif isinstance(node, ast.Assert):
             self._assert(node)
         elif isinstance(node, ast.For):
-            self._for(node)
+            self.loops.read(node)
         elif isinstance(node, ast.If):
-            self._if(node)
+            self.condition_statement(node)
         elif isinstance(node, ast.Return):
             if self.frame.nested:
                 self.frame.fail(
@@ -272,167 +346,12 @@ class _Builder(ExpressionReader):
         if not holds:
             self.draft.left_out[self.frame.where(node)] = None
 
-    def _for(self, node: ast.For) -> None:
-        if node.orelse:
-            self.frame.fail(node.orelse[0], "`else` of a loop")
-        if is_unrolled(node):
-            self._unrolled(node)
-            return
-        kind, args = self._loop_call(node.iter)
-        count = self._loop_count(kind, args, node)
-        if count == 0:
-            return
-        values = self.expression(args[1]) if kind == "minibatches" else None
-        index = LOOPS.get(kind, "i")
-        target = getattr(node.target, "id", "")
-        named = target not in ("", THROWN_AWAY)
-        shifted = kind == "range" and len(args) > 1  # by a start, perhaps in other steps
-        if named and kind != "minibatches" and not shifted:
-            index = target
-        read, kept = carried(node, self.frame)
-        going = self._flag_of(node)
-        own = assigned(node.body) - read - self.frame.live[node]
-        self.assignments.give_homes(sorted(read | (kept - own) | going))
-        self.assignments.forget(own)
-        before = {name: self.frame.names[name] for name in read if name in self.frame.names}
-        index = self.draft.fresh(index)
-        loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
-        outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
-        self.draft.loops.append(loop)
-        self.frame.nested += 1
-        if kind == "iterations":
-            self.calls.drawing.top_of_iteration = []
-        if kind == "minibatches":
-            self.assignments.assign(node.target, self.calls.drawing.minibatch(loop, values, args))
-        elif named and shifted:
-            start, step = self.frame.known(args[0]), [*map(self.frame.known, args[2:]), 1][0]
-            number = self.draft.result("glue", f"{start} + {step} * {index}", (index,))
-            self.assignments.assign(node.target, number)
-        elif named:
-            self.frame.names[target] = Var(index)
-        elif not target:
-            self.frame.fail(node.target, "a loop target that is not a name")
-        self.draft.conditions += len(going)
-        for statement in node.body:
-            self._statement(statement)
-        self.draft.conditions -= len(going)
-        self._check_carried(before, node)
-        self._end_of(own, "a loop")
-        if named and (shifted or self.frame.names[target] == Var(index)):
-            self.frame.names[target] = Gone("a loop's index after the loop")
-        body = self.draft.scope.items
-        for flag in (self.frame.names[name].name for name in going):
-            name = self.draft.name_op("if")
-            body = [Branch(name, Expr(flag), (flag,), tuple(body), (), loop.where, first=True)]
-        if kind == "iterations":
-            body = [*(self.calls.drawing.top_of_iteration or ()), *body]
-            self.calls.drawing.top_of_iteration = None
-            outer.items += self.calls.drawing.before_iterations
-        self.draft.loops.pop()
-        self.frame.nested -= 1
-        self.draft.scope = outer
-        self.draft.scope.items.append(replace(loop, body=tuple(body)))
-
-    def _unrolled(self, node: ast.For) -> None:
-        """Reads a loop over a sequence: its body, once for each part."""
-        flag, ends = getattr(node, "going", ""), False
-        turn = ast.copy_location(ast.If(ast.Name(flag, ast.Load()), node.body, []), node)
-        ast.fix_missing_locations(turn)
-        self.frame.live[turn] = self.frame.live[node] | loaded(node)
-        parts = self.sequences.of(node.iter, "a loop over this")
-        several = len(parts) > 1
-        self.draft.unrolled += several
-        try:
-            for part in parts:
-                self.assignments.assign(node.target, part)
-                if flag not in assigned(node.body):
-                    for statement in node.body:
-                        self._statement(statement)
-                    continue
-                ends |= isinstance(self.frame.names[flag], Var)
-                self._if(turn)
-                if self.frame.holds(turn.test) is False:
-                    break
-        finally:  # also at a `return`
-            self.draft.unrolled -= several
-        if ends:  # the last part was assigned, and Python would have left the loop before
-            self._end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
-
-    def _end_of(self, names: set[str], statement: str) -> None:
-        """Marks names that are local to a statement's body as unreadable after it."""
-        for name in names & self.frame.names.keys():
-            self.frame.names[name] = Gone(f"`{name}` behind {statement}")
-
-    def _flag_of(self, node: ast.For) -> set[str]:
-        """Returns the flag of a loop that may end early; empty if its `break` is never reached."""
-        flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
-        if flag and self._loop_call(node.iter)[0] == "iterations":
-            self.frame.fail(
-                node.iter,
-                "`break` in the loop over msrl.iterations()",
-                "a run ends after total_steps, or when --stop-return is reached",
-            )
-        return flag
-
-    def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
-        for name, struct in before.items():
-            if not same(struct, self.frame.names[name]):
-                self.frame.fail(
-                    node,
-                    f"`{name}`, which changes its structure from turn to turn,",
-                    "what a loop carries round must be arrays and numbers, in tuples "
-                    "and dictionaries that keep their shape",
-                )
-
-    def _loop_call(self, call: ast.expr) -> tuple[str, list[ast.expr]]:
-        if not isinstance(call, ast.Call):
-            self.frame.fail(call, "a loop over something else")
-        name = self.frame.msrl_call(call)
-        if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
-            name = "range"
-        if name is None or name not in (*LOOPS, "range"):
-            self.frame.fail(call, "a loop over something else")
-        wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name, 0)
-        args = list(call.args)
-        if name == "range" and len(args) in (2, 3):
-            wanted = len(args)
-        if name == "minibatches" and [item.arg for item in call.keywords] == ["steps"]:
-            args.append(call.keywords[0].value)
-            wanted = 3
-        if len(args) != wanted or (call.keywords and (wanted != 3 or name == "range")):
-            self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
-        return name, args
-
-    def _loop_count(self, kind: str, args: list[ast.expr], node: ast.For) -> int | None:
-        if kind == "iterations":
-            if self.draft.loops or self.draft.conditions:
-                self.frame.fail(node.iter, "msrl.iterations() inside a loop or a condition")
-            return None
-        if kind == "steps":
-            return int(self.trainer.config.num_steps)
-        count = self.frame.known(args[0])
-        if kind == "range":
-            count = self._turns(list(map(self.frame.known, args)), count, node)
-        least = 1 if kind == "minibatches" else 0
-        if not isinstance(count, int) or isinstance(count, bool) or count < least:
-            self.frame.fail(args[0], f"a loop count of {count!r}", "expected a positive integer")
-        return count
-
-    def _turns(self, ends: list[Any], count: Any, node: ast.For) -> Any:
-        """Returns the turns of `range(*ends)`; `count` if they are no whole numbers."""
-        if any(type(end) is not int for end in ends):
-            if len(ends) > 1:
-                self.frame.fail(node.iter, f"range{tuple(ends)}", "expected whole numbers")
-            return count
-        if ends[2:] == [0]:
-            self.frame.fail(node.iter, "a range in steps of 0", "expected another step")
-        return len(range(*ends))
-
-    def _if(self, node: ast.If) -> None:
+    def condition_statement(self, node: ast.If) -> None:
+        """Reads an `if`."""
         condition = self.condition(node.test)
         if isinstance(condition, Static):
             for statement in node.body if condition.value else node.orelse:
-                self._statement(statement)
+                self.statement(statement)
             return
         test, reads = condition
         where = self.frame.where(node)
@@ -449,7 +368,7 @@ class _Builder(ExpressionReader):
             outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
             self.frame.names = dict(before)
             for statement in statements:
-                self._statement(statement)
+                self.statement(statement)
             bodies.append(tuple(self.draft.scope.items))
             ends.append(self.frame.names)
             self.draft.scope = outer
@@ -467,7 +386,10 @@ class _Builder(ExpressionReader):
                     "or numbers, the same tuple or dictionary of them in both branches",
                 )
         self.frame.names = other | taken
-        self._end_of(own, "a condition")
+        for name in changed & taken.keys() & other.keys():
+            if marks(taken[name]) != marks(other[name]):  # one of two lists
+                self.frame.names[name] = unmarked(taken[name])
+        self.loops.end_of(own, "a condition")
         self.draft.scope.items.append(
             Branch(self.draft.name_op("if"), test, reads, bodies[0], bodies[1], where)
         )

@@ -1,10 +1,12 @@
 """Program builder: operations, names and open bodies read so far."""
 
 import ast
+import contextlib
+import importlib
 import keyword
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ from mindspore_rl.compiler.frontend.scope import (
 )
 from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.names import unused
 
 RESERVED = {
@@ -47,7 +50,14 @@ RESERVED = {
 """Names that are reserved for generated modules."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Class names of generated cells."""
+ARRAYS = ("env_reset", "env_step", "env_index", "gradient", "uniform", "constant")
+"""Kinds of operations, beside reductions, whose results are never None."""
+UNROLLED = ("gradient", "update", "boundary")
+"""Kinds of operations with a mark that may stand in an unrolled loop."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
+
+
+_POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
 
 
 @dataclass
@@ -62,6 +72,12 @@ class Draft:
             early.
         perhaps: how many `if` on a run-time condition are open.
         unrolled: how many unrolled loops and comprehensions of several turns are open.
+        comprehended: how many comprehensions of these.
+        unrolled_in: the number of loops and of run-time conditions around the outermost unrolled
+            loop; None outside of one.
+        arrays: see `Frame`.
+        tuples: variables that hold tuples of a length not known now: what a loss returns.
+        place: the places in the file of the calls being read, outermost first.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.
         imports: globals that expressions use: name in the graph to (module, name in the module).
@@ -76,6 +92,11 @@ class Draft:
     conditions: int = 0
     perhaps: int = 0
     unrolled: int = 0
+    comprehended: int = 0
+    unrolled_in: tuple[int, int] | None = None
+    arrays: set[str] = field(default_factory=set)
+    tuples: set[str] = field(default_factory=set)
+    place: tuple[tuple[str, int, int], ...] = ()
     used: set[str] = field(default_factory=lambda: set(RESERVED))
     temporary: set[str] = field(default_factory=set)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -83,6 +104,8 @@ class Draft:
     implied: Implied = field(default_factory=dict)
     left_out: dict[Where, None] = field(default_factory=dict)
     _counters: dict[str, int] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
+    _turns: dict[tuple, list[int]] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
@@ -93,12 +116,31 @@ class Draft:
         """Calls `Frame.fail` of the function being read."""
         self.frame.fail(node, construct, hint)
 
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Restores the reader's position if a statement is refused."""
+        frames = [(frame, frame.nested) for frame in self.frames]
+        position = {name: getattr(self, name) for name in _POSITION}
+        loops = list(self.loops)
+        try:
+            yield
+        except ProgramError:
+            self.frames[:] = [frame for frame, _ in frames]
+            for frame, nested in frames:
+                frame.nested = nested
+            for name, value in position.items():
+                setattr(self, name, value)
+            self.loops[:] = loops
+            raise
+
     # ---- operations ------------------------------------------------------------------------
 
     def emit(
         self, kind: str, targets: tuple, args: tuple, reads: Sequence[str] = (), **rest: Any
     ) -> tuple[Var, ...]:
         """Adds an operation, with the effects of its kind. Returns: its results."""
+        if kind in ARRAYS or OPERATIONS[kind].reduces:
+            self.arrays |= set(targets)
         row, where = OPERATIONS[kind], self.frame.where(self.frame.node)
         read, name = tuple(dict.fromkeys((*reads, *row.reads))), self.name_op(kind)
         given = tuple(map(Expr, args))
@@ -110,6 +152,8 @@ class Draft:
     ) -> Var:
         """Adds an operation with one result, a new variable."""
         target = self.new_temporary(name)
+        if isinstance(given, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+            self.arrays.add(target)
         return self.emit(kind, (target,), (given,), reads=tuple(reads))[0]
 
     def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
@@ -142,6 +186,7 @@ class Draft:
                 return part
             text = "".join(c if c.isalnum() else "_" for c in mark)
             target, name = self.new_temporary(f"{text}_{part.name}"), (part.name,)
+            self.follow(part.name, target)
             (passed,) = self.emit(
                 "boundary", (target,), name, reads=name, mark=mark, attrs=(("site", site),)
             )
@@ -158,11 +203,21 @@ class Draft:
         return (self._next(kind), OPERATIONS[kind].gives) in self.implied
 
     def _next(self, kind: str) -> str:
-        return f"{kind}#{self._counters.get(kind, 0) + 1}"
+        number, turn = self._counters.get(kind, 0) + 1, 1
+        if not self._has_turns(kind):
+            return f"{kind}#{number}"
+        if (kind, self.place) in self._turns:
+            number, turn = self._turns[kind, self.place]
+            turn += 1
+        return f"{kind}#{number}.{turn}"
+
+    def _has_turns(self, kind: str) -> bool:
+        """Returns whether operations of a kind are numbered by their place and turn now."""
+        return self.unrolled > 0 and kind.partition(":")[0] in UNROLLED
 
     def given(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """The results of the last operation of a kind, with the mark that it implies."""
-        return self._implied(f"{kind}#{self._counters[kind]}", OPERATIONS[kind].gives, values)
+        return self._implied(self._last[kind], OPERATIONS[kind].gives, values)
 
     def _implied(self, op: str, mark: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         places = self.implied.get((op, mark), ())
@@ -172,12 +227,29 @@ class Draft:
         chosen = dict(zip(places, passed, strict=True))
         return tuple(chosen.get(place, value) for place, value in enumerate(values))
 
+    def follow(self, old: str, new: str) -> None:
+        """Notes that a variable gets the value of another."""
+        for known in (self.arrays, self.tuples):
+            if old in known:
+                known.add(new)
+
     # ---- names -----------------------------------------------------------------------------
 
     def name_op(self, kind: str) -> str:
-        """Returns the next name of a kind of operation, such as `gradient#2`."""
-        self._counters[kind] = self._counters.get(kind, 0) + 1
-        return f"{kind}#{self._counters[kind]}"
+        """Returns the next name of a kind of operation, such as `gradient#2`.
+
+        In an unrolled loop a place of the file has one number for all turns, as in the plain loop:
+        `gradient#2.1`, `gradient#2.2`.
+        """
+        name = self._last[kind] = self._next(kind)
+        if not self._has_turns(kind):
+            self._counters[kind] = self._counters.get(kind, 0) + 1
+        elif (kind, self.place) in self._turns:
+            self._turns[kind, self.place][1] += 1
+        else:
+            self._counters[kind] = self._counters.get(kind, 0) + 1
+            self._turns[kind, self.place] = [self._counters[kind], 1]
+        return name
 
     def fresh(self, name: str) -> str:
         """Returns a name that no variable has yet, derived from `name`."""
@@ -207,7 +279,7 @@ class Draft:
 
     def imported(self, module: str, name: str) -> str:
         """Imports a global of a module and returns its name in the generated module."""
-        value = vars(sys.modules[module])[name]
+        value = vars(importlib.import_module(module))[name]
         for alias, (home, known) in self.imports.items():
             if known == name and vars(sys.modules[home])[known] is value:
                 return alias

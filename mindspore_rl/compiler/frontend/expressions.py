@@ -4,18 +4,26 @@ import ast
 import copy
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.assignment import Assignments
 from mindspore_rl.compiler.frontend.builder import Draft
+from mindspore_rl.compiler.frontend.functions import Functions, Inner, Partial
+from mindspore_rl.compiler.frontend.paths import Paths, holds_parameters
 from mindspore_rl.compiler.frontend.records import (
+    Entries,
+    Listed,
     Record,
+    flattened,
     is_record_class,
     own_behaviour,
+    rebuilt,
     wrong_field,
 )
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
+    Broken,
+    Follows,
     Frame,
     Gone,
     Static,
@@ -23,8 +31,8 @@ from mindspore_rl.compiler.frontend.scope import (
     Var,
     constant,
     is_array,
-    is_cell,
     is_literal,
+    is_parameter,
     literal,
 )
 from mindspore_rl.compiler.frontend.sequences import Sequences
@@ -36,18 +44,18 @@ class ExpressionReader:
     """Reads expressions into a draft; `frontend.build` adds the statements.
 
     Attributes:
-        roots: names of the trainer, the actor and the learner, by `id`.
+        paths: the names of the trainer's objects.
         choices: how many conditionally evaluated sides of `x if c else y`, `and` and `or` enclose
             the expression being read.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.roots = {id(trainer): Expr("trainer"), id(trainer.actor): Expr("actor")}
-        self.roots[id(trainer.learner)] = Expr("learner")
+        self.paths = Paths(trainer)
         self.draft = Draft()
         self.assignments = Assignments(self.draft)
         self.sequences = Sequences(self)
+        self.functions = Functions(self, self.paths)
         self.choices = 0
 
     @property
@@ -61,6 +69,12 @@ class ExpressionReader:
         """Reads a function in place of its call."""
         raise NotImplementedError
 
+    def inline_inner(
+        self, inner: Inner, args: tuple[Struct, ...], keywords: dict[str, Struct], node: ast.Call
+    ) -> Struct:
+        """Reads a function inside the one being read in place of its call."""
+        raise NotImplementedError
+
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name`."""
         raise NotImplementedError
@@ -70,11 +84,15 @@ class ExpressionReader:
     def expression(self, node: ast.expr) -> Struct:
         """Reads an expression: emits the operations that compute it and returns its value."""
         struct = self._structure(node)
+        if isinstance(struct, Broken):  # the result of a function
+            raise Follows(ast.unparse(node))
         if struct is not None:
             return struct
         known, value = self.frame.static(node)
-        if known and not is_array(value):
-            return Static(value)
+        if known and isinstance(node, ast.BinOp) and isinstance(value, list):
+            return Listed.of(map(Static, value))  # `[0.0] * 3`
+        if known and (not is_array(value) or is_parameter(value)):
+            return Static(value)  # a Parameter is an object: a name of it sees its updates
         return self._glue(node)
 
     def _structure(self, node: ast.expr) -> Struct | None:
@@ -83,15 +101,19 @@ class ExpressionReader:
             struct = self.frame.names[node.id]
             if isinstance(struct, Gone):
                 self.frame.fail(node, f"{struct.why} (`{node.id}`)")
-            return None if isinstance(struct, Static) and is_array(struct.value) else struct
+            constant_array = isinstance(struct, Static) and is_array(struct.value)
+            return None if constant_array and not is_parameter(struct.value) else struct
         if isinstance(node, (ast.Tuple, ast.List)):
-            return tuple(self.elements(node.elts))
+            elements = tuple(self.elements(node.elts))
+            return elements if isinstance(node, ast.Tuple) else Listed.of(elements)
         if isinstance(node, ast.Subscript):
             return self.part_of(node)
         if isinstance(node, ast.Attribute):
             return self.frame.part(node)
         if isinstance(node, ast.BinOp) and self.is_tuple(node):
-            return self.expression(node.left) + self.expression(node.right)
+            left, right = self.expression(node.left), self.expression(node.right)
+            both = isinstance(left, Listed) and isinstance(right, Listed)
+            return Listed.of(left + right) if both else left + right
         if (each := self.each(node)) is not None:
             return each
         if isinstance(node, ast.IfExp):
@@ -100,12 +122,14 @@ class ExpressionReader:
         if isinstance(node, ast.BoolOp):
             parts = self.operands(node)
             return self.expression(parts[0]) if len(parts) == 1 else None
+        if isinstance(node, ast.Lambda):
+            return self.functions.defined(node)
         if isinstance(node, ast.Call):
-            for struct in (self.record(node), self.sequences.made(node)):
-                if struct is not None:
-                    return struct
-            name = self.frame.msrl_call(node)
-            if self.choices and (name is not None or self.frame.gets_msrl(node)):
+            made = (self.record(node), self.sequences.made(node), self.functions.partial(node))
+            if (struct := next((one for one in made if one is not None), None)) is not None:
+                return struct
+            name, inner = self.frame.msrl_call(node), self.functions.inner(node.func)
+            if self.choices and (name is not None or self.frame.gets_msrl(node) or inner):
                 self.frame.fail(
                     node,
                     f"`{ast.unparse(node.func)}` in one side of `x if c else y`, `and` or `or`, "
@@ -115,12 +139,12 @@ class ExpressionReader:
                 )
             if name is not None:
                 return self.call(name, node)
-            if self.frame.gets_msrl(node):
-                return self._inlined(node)
+            if self.frame.gets_msrl(node) or inner:
+                return self._inlined(node, inner)
         if isinstance(node, ast.DictComp):
-            return dict(self.sequences.comprehended(node))
+            return Entries.of(self.sequences.comprehended(node))
         entries = self._entries(node)
-        return None if entries is None else self._dict(entries)
+        return None if entries is None else Entries.of(self._dict(entries))
 
     def is_tuple(self, node: ast.expr) -> bool:
         """Returns whether an expression is a tuple whose parts are known one by one."""
@@ -161,7 +185,10 @@ class ExpressionReader:
             not isinstance(made, ast.GeneratorExp) or made is node
         ):
             return None
-        return self.sequences.comprehended(made)
+        found = self.sequences.comprehended(made)
+        as_list = isinstance(made, ast.ListComp) and made is node
+        as_list = as_list or (isinstance(node, ast.Call) and ast.unparse(node.func) == "list")
+        return Listed.of(found) if as_list else found
 
     def record(self, node: ast.Call) -> Record | None:
         """`Transition(obs=obs)` and `transition._replace(obs=obs)`; None for anything else."""
@@ -202,7 +229,7 @@ class ExpressionReader:
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
             # Its operation was emitted just now and must not be emitted a second time.
             reads = [base.name]
-            place = self._substitute(node.slice, reads)
+            place = self.substituted(node.slice, reads)
             part = ast.Subscript(ast.Name(base.name, ast.Load()), place, ast.Load())
             return self.draft.result("glue", part, reads)
         if not isinstance(base, (tuple, dict)):
@@ -236,14 +263,14 @@ class ExpressionReader:
         ):
             return None
         reads: list[str] = []
-        place = self._substitute(node.slice, reads)
+        place = self.substituted(node.slice, reads)
         function = ast.Name(self.draft.imported("mindspore_rl.rl.operators", "entry"), ast.Load())
         part = ast.Call(function, [literal(tuple(numbers)), place], [])
         return self.draft.result("glue", part, reads)
 
     def _glue(self, node: ast.expr) -> Var:
         reads: list[str] = []
-        return self.draft.result("glue", self._substitute(node, reads), reads)
+        return self.draft.result("glue", self.substituted(node, reads), reads)
 
     def condition(self, test: ast.expr) -> Static | tuple[Expr, tuple[str, ...]]:
         """Reads a condition.
@@ -297,7 +324,9 @@ class ExpressionReader:
     def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
         result: dict[Any, Struct] = {}
         for key, value in entries:
-            part = self.expression(value)
+            part = self._entry_value(key, value)
+            if key is None and isinstance(part, tuple) and all(map(_is_pair, part)):
+                part = {first.value: second for first, second in part}
             if key is not None:
                 result[key] = part
             elif isinstance(part, dict):
@@ -306,14 +335,34 @@ class ExpressionReader:
                 self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
         return result
 
+    def _entry_value(self, key: Any, value: ast.expr) -> Struct:
+        if key is None and isinstance(value, ast.Call):
+            pairs = self.sequences.iterated(value)
+            return self.expression(value) if pairs is None else pairs
+        return self.expression(value)
+
     # ---- calls -----------------------------------------------------------------------------
 
-    def _inlined(self, node: ast.Call) -> Struct:
-        keywords = {}
+    def _inlined(self, node: ast.Call, inner: Inner | Partial | None) -> Struct:
+        outer = self.draft.place
+        self.draft.place = (*outer, self.frame.place(node))
+        try:
+            return self._read_inlined(node, inner)
+        finally:
+            self.draft.place = outer
+
+    def _read_inlined(self, node: ast.Call, inner: Inner | Partial | None) -> Struct:
+        keywords: dict[str, Struct] = {}
         for item in node.keywords:
             if item.arg is None:
                 self.frame.fail(item.value, "`**` in a call that passes msrl on")
             keywords[item.arg] = self.expression(item.value)
+        if inner is not None:
+            args = tuple(self.elements(node.args))
+            if isinstance(inner, Inner):
+                return self.inline_inner(inner, args, keywords, node)
+            args, keywords = (*inner.args, *args), {**inner.keywords, **keywords}
+            return self.inline_inner(inner.function, args, keywords, node)
         method = self._method(node.func)
         if not inspect.isfunction(inspect.unwrap(getattr(method, "__func__", method))):
             self.frame.fail(
@@ -344,9 +393,23 @@ class ExpressionReader:
     def texts(self, values: list[Struct], node: ast.AST) -> tuple[list[str], list[str]]:
         """Returns operands as expressions, and the variables that they use."""
         reads: list[str] = []
+        values = list(map(self.loaded, values))
+        for leaf in flattened(tuple(values)):
+            if isinstance(leaf, Static) and not is_literal(leaf.value):
+                self._no_operand(leaf, node)
         return [Expr(self.operand(value, node, reads)) for value in values], reads
 
-    def _substitute(self, node: ast.expr, reads: list[str]) -> ast.expr:
+    def loaded(self, struct: Struct) -> Struct:
+        """Reads the Parameters in an argument, as they are now."""
+        if isinstance(struct, tuple):
+            return rebuilt(struct, map(self.loaded, struct))
+        if isinstance(struct, Static) and is_parameter(struct.value):
+            path = self.paths.of(struct.value)
+            return struct if path is None else self.draft.result("glue", path, [PARAMETERS])
+        return struct
+
+    def substituted(self, node: ast.expr, reads: list[str]) -> ast.expr:
+        """Returns an expression over the graph's variables, and adds these to `reads`."""
         return Rewriter(self, reads).visit(copy.deepcopy(node))
 
     def operand(self, struct: Struct, node: ast.AST, reads: list[str]) -> ast.expr:
@@ -356,6 +419,10 @@ class ExpressionReader:
             return ast.Name(struct.name, ast.Load())
         if isinstance(struct, Static) and is_literal(struct.value):
             return literal(struct.value)
+        if isinstance(struct, Static) and (path := self.paths.of(struct.value)) is not None:
+            if holds_parameters(struct.value):
+                reads.append(PARAMETERS)
+            return path.tree
         if isinstance(struct, Record):
             self.frame.fail(
                 node,
@@ -364,46 +431,34 @@ class ExpressionReader:
                 "or give the function msrl too, then it is read as `learn` is",
             )
         if not isinstance(struct, tuple):
-            entries = isinstance(struct, dict)
-            what = "a dictionary" if entries else f"a {type(struct.value).__name__} in a variable"
-            self.frame.fail(
-                node,
-                f"{what} as an operand",
-                "operands are arrays, numbers and tuples of them; call functions "
-                "and methods by their own names",
-            )
+            self._no_operand(struct, node)
         return ast.Tuple([self.operand(part, node, reads) for part in struct], ast.Load())
+
+    def _no_operand(self, struct: Struct, node: ast.AST) -> NoReturn:
+        entries = isinstance(struct, dict)
+        what = "a dictionary" if entries else f"a {type(struct.value).__name__} in a variable"
+        self.frame.fail(
+            node,
+            f"{what} as an operand",
+            "operands are arrays, numbers and tuples of them; call functions "
+            "and methods by their own names",
+        )
 
     def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
         """Returns `self.network.value` as an expression on the trainer, actor or learner.
 
-        None for anything else. A cell or an array adds `$parameters` to `reads`.
+        None for anything else. What is or has a cell or an array adds `$parameters` to `reads`.
         """
-        path = self.path_of(node)
+        path = self.paths.written(node, self.frame)
         if path is None:
             return None
         known, value = self.frame.static(node)
-        if known and (is_cell(value) or is_array(value)):
+        if known and holds_parameters(value):
             reads.append(PARAMETERS)
         return path.tree
 
-    def path_of(self, node: ast.expr) -> Expr | None:
-        """Returns `learner.network` for an attribute of trainer, actor or learner; else None."""
-        parts: list[str] = []
-        base = node
-        while isinstance(base, ast.Attribute):
-            parts.insert(0, base.attr)
-            base = base.value
-        struct = self.frame.names.get(base.id) if isinstance(base, ast.Name) else None
-        if not isinstance(struct, Static):
-            return None
-        owner, path = struct.value, self.roots.get(id(struct.value))
-        if path is None:
-            return None
-        for part in parts:
-            if not hasattr(owner, part):
-                self.frame.fail(node, f"`{type(owner).__name__}` has no `{part}`, so this")
-            owner = getattr(owner, part)
-            tree = ast.Attribute(path.tree, part, ast.Load())
-            path = self.roots.get(id(owner), Expr(tree))
-        return path
+
+def _is_pair(struct: Struct) -> bool:
+    """Returns whether a value is a known key with any other value, as in `d.items()`."""
+    pair = isinstance(struct, tuple) and len(struct) == 2
+    return pair and isinstance(struct[0], Static)

@@ -8,7 +8,7 @@ from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import form, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
 from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
-from mindspore_rl.compiler.ir.ir import num_turns
+from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
 
@@ -38,6 +38,14 @@ class Calls:
 
     def read(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name` and returns its result."""
+        outer = self.draft.place
+        self.draft.place = (*outer, self.draft.frame.place(node))
+        try:
+            return self._read(name, node)
+        finally:
+            self.draft.place = outer
+
+    def _read(self, name: str, node: ast.Call) -> Struct:
         if name in LOOPS:
             self.draft.fail(node, f"msrl.{name} outside the head of a `for`")
         calls = [name for name, kind in OPERATIONS.items() if kind.call]
@@ -166,18 +174,16 @@ class Calls:
         minimum = 2 if name == "gradient" else 1
         if len(node.args) < minimum:
             self.draft.fail(node, f"msrl.{name} with {len(node.args)} arguments")
-        methods = []
-        for arg in node.args[:minimum]:
-            path = self.reader.path_of(arg)
-            if path is None:
-                self.draft.fail(
-                    arg,
-                    f"msrl.{name} of something that is not `self.name`",
-                    "pass a method or a network of the learner by its name",
-                )
-            methods.append(path)
-        values = self.draft.taken(name, tuple(self.reader.elements(node.args[minimum:])))
-        attrs: dict[str, Any] = {"objects": tuple(methods)}
+        values = tuple(self.reader.elements(node.args[minimum:]))
+        functions = self.reader.functions
+        if name == "gradient":
+            network = functions.network(node.args[1])
+            loss, values = functions.loss(node.args[0], values)
+            objects: tuple[Expr, ...] = (loss, network)
+        else:
+            objects = (self._method(node.args[0]),)
+        values = self.draft.taken(name, values)
+        attrs: dict[str, Any] = {"objects": objects}
         if name == "gradient":
             forms, values = tuple(map(form, values)), tuple(map(plain, values))
             attrs |= {"forms": forms} if any(forms) else {}
@@ -191,7 +197,22 @@ class Calls:
             attrs=tuple(attrs.items()),
         )
         found = self.draft.given(name, found)
+        self.draft.tuples |= {part.name for part in found[1:] if isinstance(part, Var)}
         return found[: 3 if self._wants_rows(node) else 2] or Static(None)
+
+    def _method(self, node: ast.expr) -> Expr:
+        """Reads the method that an update calls."""
+        path = self.reader.paths.written(node, self.draft.frame)
+        if path is None:
+            struct = self.reader.expression(node)
+            path = self.reader.paths.of(struct.value) if isinstance(struct, Static) else None
+        if path is None:
+            self.draft.fail(
+                node,
+                "msrl.update of something that is not a method or an optimiser of the learner",
+                "write a method of the learner, and name it here: msrl.update(self.method, ...)",
+            )
+        return path
 
     def _wants_rows(self, node: ast.Call) -> bool:
         for item in node.keywords:

@@ -2,6 +2,7 @@
 
 import ast
 
+from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.records import Record, flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
@@ -52,7 +53,16 @@ class Drawing:
         return self.rows("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
 
     def check_place(self, node: ast.AST) -> None:
-        """Refuses a call in an unrolled loop: one place in the file, and several operations."""
+        """Refuses a call in an unrolled loop: one place in the file, and several operations.
+
+        Gradients, updates and boundaries have no random numbers, and the plain loop reaches them
+        in the same order, if no loop or condition of the run lies between.
+        """
+        draft = self.draft
+        inside = draft.unrolled_in == (len(draft.loops), draft.conditions)
+        name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
+        if inside and not draft.comprehended and name in UNROLLED:
+            return
         if self.draft.unrolled:
             self.draft.fail(
                 node,

@@ -57,8 +57,47 @@ def wrong_field(fields: tuple[str, ...], names: list[str], known: Iterable[str])
     return f"without {missing[0]!r}" if missing else ""
 
 
-def rebuilt(struct: tuple, parts: Iterable[Any]) -> tuple:
-    """Makes a tuple or a record like another one, with other parts."""
+class Listed(tuple):
+    """The parts of a list of the program.
+
+    Attributes:
+        mark: the list's identity: what is read of one list has the same mark.
+    """
+
+    mark: object
+
+    @classmethod
+    def of(cls, parts: Iterable[Any], like: Any = None) -> "Listed":
+        """Makes the parts of a list: a new one, or one that has been read already."""
+        made = cls(parts)
+        made.mark = object() if like is None else like.mark
+        return made
+
+
+class Entries(dict):
+    """The entries of a dictionary of the program.
+
+    Attributes:
+        mark: see `Listed`.
+    """
+
+    mark: object
+
+    @classmethod
+    def of(cls, entries: Any, like: Any = None) -> "Entries":
+        """Makes the entries of a dictionary: a new one, or one that has been read already."""
+        made = cls(entries)
+        made.mark = object() if like is None else like.mark
+        return made
+
+
+def rebuilt(struct: Any, parts: Iterable[Any]) -> Any:
+    """Makes a tuple, a list, a record or a dictionary like another one, with other parts."""
+    if isinstance(struct, dict):
+        made = zip(struct, parts, strict=True)
+        return Entries.of(made, struct) if isinstance(struct, Entries) else dict(made)
+    if isinstance(struct, Listed):
+        return Listed.of(parts, struct)
     return Record.of(struct.kind, parts) if isinstance(struct, Record) else tuple(parts)
 
 

@@ -45,10 +45,12 @@ class Rewriter(ast.NodeTransformer):
         struct = self.reader.part_of(part)
         if struct is not None:
             return self.reader.operand(struct, part, self.reads)
-        return self.generic_visit(part)
+        return self.reader.object_path(part, self.reads) or self.generic_visit(part)
 
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
-        if self.reader.frame.msrl_call(call) is not None or self.reader.frame.gets_msrl(call):
+        frame = self.reader.frame
+        own = frame.gets_msrl(call) or self.reader.functions.inner(call.func) is not None
+        if own or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
         for struct in (reader.each(call), reader.record(call), reader.sequences.made(call)):

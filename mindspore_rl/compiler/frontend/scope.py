@@ -2,8 +2,10 @@
 
 import ast
 import builtins
+import copy
 import inspect
 import math
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +46,15 @@ class Gone:
     """A name that must not be read any more, with the reason."""
 
     why: str
+
+
+@dataclass(frozen=True)
+class Broken(Gone):
+    """A name whose assignment was refused."""
+
+
+class Follows(ProgramError):
+    """A problem that follows from an earlier one, and is not told."""
 
 
 Struct = Any  # Var | Static | tuple[Struct, ...] | dict[str, Struct]
@@ -99,6 +110,8 @@ class Frame:
         nested: how many loops and run-time conditions of this function are open.
         returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
+        arrays: variables that hold an array or a tuple, and never None.
+        around: the function of the file in which this one stands; None: it is one itself.
     """
 
     function: Any
@@ -116,6 +129,13 @@ class Frame:
     nested: int = 0
     returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
+    arrays: set[str] = field(default_factory=set)
+    around: Any = None
+
+    @property
+    def home(self) -> Any:
+        """The function of the file that holds the source."""
+        return self.function if self.around is None else self.around
 
     @property
     def msrl(self) -> str:
@@ -128,12 +148,19 @@ class Frame:
         text = self.lines[line - 1].rstrip() if line <= len(self.lines) else ""
         return Where(_short(self.file), self.first_line + line - 1, text)
 
+    def place(self, node: Any) -> tuple[str, int, int]:
+        """Returns the place of an expression: file, line and column."""
+        return self.file, self.first_line + node.lineno - 1, node.col_offset
+
     def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
         """Raises an error that shows a construct's source line and the supported forms.
 
         Raises:
             ProgramError: always.
         """
+        names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+        if any(isinstance(self.names.get(name), Broken) for name in names):
+            raise Follows(construct)
         where = self.where(node)
         before = where.text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore")
         indent = len(where.text) - len(where.text.lstrip())
@@ -209,8 +236,23 @@ class Frame:
         if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
             holds = self.holds(condition.operand)
             return None if holds is None else not holds
+        if (is_none := self._is_none(condition)) is not None:
+            return is_none
         known, value = self.static(condition)
         return bool(value) if known and not is_array(value) else None
+
+    def _is_none(self, condition: ast.expr) -> bool | None:
+        """Decides `x is None` and `x is not None` of what is never None; returns None otherwise."""
+        if not isinstance(condition, ast.Compare) or not isinstance(
+            condition.ops[0], (ast.Is, ast.IsNot)
+        ):
+            return None
+        struct, other = self.part(condition.left), condition.comparators[0]
+        made = isinstance(struct, Var) and struct.name in self.arrays
+        if len(condition.ops) > 1 or not (made or isinstance(struct, (tuple, dict))):
+            return None
+        none = isinstance(other, ast.Constant) and other.value is None
+        return isinstance(condition.ops[0], ast.IsNot) if none else None
 
     def known(self, node: ast.expr) -> Any:
         """Returns the value of an expression that must be known at compile time."""
@@ -260,6 +302,8 @@ def constant(struct: Struct) -> Any:
 
 
 def _is_pure(function: Any) -> bool:
+    if getattr(function, "__name__", "") == "trainable_params" and is_cell(function):
+        return True
     try:
         return function in PURE
     except TypeError:
@@ -306,6 +350,21 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     return frame, definition
 
 
+def free_names(tree: ast.FunctionDef | ast.Lambda) -> list[str]:
+    """Returns the names that a function uses and does not bind, without those of its defaults."""
+    tree = copy.deepcopy(tree)
+    for name in ("defaults", "kw_defaults"):
+        plain = [given and ast.Constant(None) for given in getattr(tree.args, name)]
+        setattr(tree.args, name, plain)
+    table = symtable.symtable(ast.unparse(tree), "?", "exec").get_children()
+    found: dict[str, None] = {}
+    while table:
+        scope = table.pop()
+        found |= dict.fromkeys(s.get_name() for s in scope.get_symbols() if s.is_global())
+        table += scope.get_children()
+    return list(found)
+
+
 def is_literal(value: Any) -> bool:
     """Returns whether a value can be written as a literal in generated source."""
     if isinstance(value, tuple):
@@ -330,6 +389,13 @@ def is_array(value: Any) -> bool:
     from mindspore import Tensor  # noqa: PLC0415  (there since the program was imported)
 
     return isinstance(value, (Tensor, np.ndarray))
+
+
+def is_parameter(value: Any) -> bool:
+    """Returns whether a known value is a Parameter, which updates change."""
+    from mindspore import Parameter  # noqa: PLC0415
+
+    return isinstance(value, Parameter)
 
 
 def is_cell(value: Any) -> bool:

@@ -4,10 +4,12 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from mindspore_rl.compiler.frontend.scope import Static, Struct
+from mindspore_rl.compiler.frontend.records import Listed
+from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
 from mindspore_rl.compiler.ir.operations import LOOPS
 
 ITERATORS = (enumerate, list, range, reversed, tuple, zip)
+KNOWN_TYPES = (tuple, list, range, dict)
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
     "d.items() of\n  such; unpack first what a function returns: a, b = ..."
@@ -19,10 +21,14 @@ class Sequences:
 
     Args:
         reader: the reader of expressions.
+
+    Attributes:
+        bound: variables of the comprehensions being read.
     """
 
     def __init__(self, reader: Any) -> None:
         self.reader, self.draft = reader, reader.draft
+        self.bound: set[str] = set()
 
     def of(self, node: ast.expr, construct: str) -> tuple[Struct, ...]:
         """Reads an expression as the tuple of what a loop over it gives in its turns.
@@ -32,11 +38,11 @@ class Sequences:
             construct: of what it is part, for the error if its length is not known.
         """
         if isinstance(node, ast.Call):
-            found = self._of_dictionary(node) if not node.args else self._of_iterator(node)
+            found = self._of_dictionary(node) if not node.args else self.iterated(node)
             if found is not None:
                 return found
         value = self.reader.expression(node)
-        if isinstance(value, Static) and isinstance(value.value, (tuple, list, range, dict)):
+        if isinstance(value, Static) and (isinstance(value.value, KNOWN_TYPES) or is_cells(value)):
             return tuple(map(Static, value.value))
         if isinstance(value, dict):
             return tuple(map(Static, value))
@@ -55,10 +61,14 @@ class Sequences:
             return None
         inner = call.args[0]
         if not isinstance(inner, ast.Call):
-            return None
-        return self._of_iterator(inner) if inner.args else self._of_dictionary(inner)
+            given = self.draft.frame.part(inner)
+            if len(call.args) > 1 or not isinstance(given, tuple):
+                return None
+            made = self.draft.frame.static(call.func)[1] is list
+            return Listed.of(given) if made else tuple(given)
+        return self.iterated(inner) if inner.args else self._of_dictionary(inner)
 
-    def _of_iterator(self, call: ast.Call) -> tuple[Struct, ...] | None:
+    def iterated(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `zip(a, b)` and such; returns None for any other call."""
         kind = self.draft.frame.static(call.func)[1]
         if not any(kind is one for one in ITERATORS):
@@ -67,7 +77,7 @@ class Sequences:
         if kind is range:
             return tuple(map(Static, range(*map(self.draft.frame.known, call.args))))
         if kind is zip:
-            parts = [self.of(arg, "`zip` of this") for arg in call.args]
+            parts = self._zipped(call, bool(named.get("strict")))
             if named.get("strict") and len({*map(len, parts)}) > 1:
                 lengths = ", ".join(str(len(part)) for part in parts)
                 self.draft.fail(call, f"strict `zip` of {lengths} parts", "give equally many")
@@ -80,6 +90,24 @@ class Sequences:
             return self.comprehended(call.args[0])
         found = self.of(call.args[0], f"`{kind.__name__}` of this in a loop")
         return found[::-1] if kind is reversed else found
+
+    def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
+        """Reads the arguments of `zip`; what a loss returns is as long as the others."""
+        values = {arg: self.draft.frame.part(arg) for arg in call.args}
+        losses = [
+            arg
+            for arg, value in values.items()
+            if isinstance(value, Var) and value.name in self.draft.tuples
+        ]
+        found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in losses}
+        if not found or not losses:
+            return [self.of(arg, "`zip` of this") for arg in call.args]
+        least = min(map(len, found.values()))
+        for arg in losses:
+            name = values[arg].name
+            each = (self.draft.result("glue", f"{name}[{k}]", (name,)) for k in range(least))
+            found[arg] = self.draft.unpack(values[arg], least) if strict else tuple(each)
+        return [found[arg] for arg in call.args]
 
     def _of_dictionary(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `d.items()`, `d.keys()` and `d.values()`; returns None for any other call."""
@@ -101,10 +129,13 @@ class Sequences:
         self, made: ast.ListComp | ast.GeneratorExp | ast.DictComp
     ) -> tuple[Struct, ...]:
         """Unrolls a comprehension. Returns: its elements; of a dictionary, keys and values."""
-        before = dict(self.draft.frame.names)
-        found = tuple(self._elements(made, made.generators))
-        self.draft.frame.names = before
-        return found
+        before, bound = dict(self.draft.frame.names), self.bound
+        targets = [node for loop in made.generators for node in ast.walk(loop.target)]
+        self.bound = bound | {node.id for node in targets if isinstance(node, ast.Name)}
+        try:
+            return tuple(self._elements(made, made.generators))
+        finally:
+            self.draft.frame.names, self.bound = before, bound
 
     def _elements(self, made: Any, loops: list[ast.comprehension]) -> Iterator[Struct]:
         if not loops:
@@ -118,6 +149,7 @@ class Sequences:
         several = len(parts) > 1
         for part in parts:
             self.draft.unrolled += several
+            self.draft.comprehended += several
             for name, value in self.reader.assignments.bindings(loop.target, part):
                 self.draft.frame.names[name] = value
             holds = [self.draft.frame.holds(condition) for condition in loop.ifs]
@@ -130,11 +162,92 @@ class Sequences:
             if all(holds):
                 yield from self._elements(made, loops[1:])
             self.draft.unrolled -= several
+            self.draft.comprehended -= several
+
+
+def is_cells(struct: Struct) -> bool:
+    """Returns whether a structure is a known `nn.CellList` or another cell that has a length."""
+    value = struct.value if isinstance(struct, Static) else None
+    return is_cell(value) and hasattr(value, "__len__")
 
 
 def is_unrolled(loop: ast.For) -> bool:
     """Returns whether a loop goes over a sequence, so that it may have no turns."""
     func = loop.iter.func if isinstance(loop.iter, ast.Call) else None
     if isinstance(func, ast.Name):
-        return func.id != "range"
+        return func.id != "range" or hasattr(loop, "by_index")
     return not isinstance(func, ast.Attribute) or func.attr not in LOOPS
+
+
+def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
+    """Notes, as `by_index`, the loops over `range` that need their index while reading.
+
+    They pick networks or other objects by it (`self.critics[i]`), write it into a text, or change a
+    list or dictionary in place.
+    """
+    made = {
+        name.id
+        for part in ast.walk(function)
+        if isinstance(part, ast.Assign) and _is_display(part.value)
+        for name in part.targets
+        if isinstance(name, ast.Name)
+    }
+    for loop in ast.walk(function):
+        if isinstance(loop, ast.For) and not is_unrolled(loop) and _is_range(loop):
+            nodes = [node for statement in loop.body for node in ast.walk(statement)]
+            if any(isinstance(node, ast.For) and not _is_range(node) for node in nodes if node):
+                inner = [n for n in nodes if isinstance(n, ast.For)]
+                if not all(is_unrolled(n) or _is_range(n) for n in inner):
+                    continue
+            index = loop.target.id if isinstance(loop.target, ast.Name) else ""
+            if any(_needs(node, index, made, frame) for node in nodes):
+                loop.by_index = True  # type: ignore[attr-defined]
+
+
+def _is_range(loop: ast.For) -> bool:
+    func = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    return isinstance(func, ast.Name) and func.id == "range"
+
+
+def _is_display(value: ast.expr) -> bool:
+    """Returns whether a value is a list, tuple or dictionary of more than constants."""
+    if isinstance(value, ast.Dict):
+        return True
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return not all(isinstance(part, ast.Constant) for part in value.elts)
+    return isinstance(value, (ast.ListComp, ast.DictComp))
+
+
+def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
+    """Returns whether a node of a loop's body needs the loop's index as a number."""
+    if hasattr(node, "in_place"):
+        return True
+    uses = any(isinstance(part, ast.Name) and part.id == index for part in ast.walk(node))
+    if not uses or index in ("", "_"):
+        return False
+    if isinstance(node, ast.JoinedStr):
+        return True
+    if not isinstance(node, ast.Subscript):
+        return False
+    if not any(isinstance(part, ast.Name) and part.id == index for part in ast.walk(node.slice)):
+        return False
+    base = node.value
+    if isinstance(base, ast.Name) and base.id in made:
+        return True
+    if not isinstance(base, (ast.Name, ast.Attribute)) or index in loaded_names(base):
+        return False
+    root: ast.expr = base
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name) or root.id not in frame.names:
+        return False
+    known, value = frame.static(base)
+    if not known or is_array(value):
+        return False
+    parts = list(value.values()) if isinstance(value, dict) else value
+    return hasattr(value, "__len__") and not all(type(p) in (bool, int, float) for p in parts)
+
+
+def loaded_names(node: ast.expr) -> set[str]:
+    """Returns all names in an expression."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

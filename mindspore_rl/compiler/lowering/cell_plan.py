@@ -137,7 +137,7 @@ def _owners(items: tuple[Item, ...]) -> tuple[str, ...]:
         elif isinstance(item, Op) and item.kind in ("glue", "copy"):
             found |= item.args[0].names
         elif isinstance(item, Op) and item.kind == "update":
-            found.add(item.attr["objects"][0].partition(".")[0])
+            found |= Expr(item.attr["objects"][0]).names
         elif isinstance(item, Op) and item.component in ("actor", "environment"):
             found.add(owner(item))
     return tuple(owner for owner in (*OWNERS, "acting", "environment") if owner in found)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.compiler.frontend.replay_rows import inserted
-from mindspore_rl.compiler.frontend.rewrite import owned
-from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths, walk
+from mindspore_rl.compiler.frontend.rewrite import OWNERS, owned
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, paths, walk
 from mindspore_rl.compiler.ir.operations import Handlers
 from mindspore_rl.compiler.lowering.cell_buffers import (
     buffer_setup,
@@ -136,7 +136,8 @@ class CellWriter:
         value = self.plan.values[op.targets[-1]].leaves[0]
         count = self._samples(value.size, value)
         forms = f", {op.attr['forms']}" if "forms" in op.attr else ""
-        return f"operators.gradient_function(w.{loss}, w.{network}, {count}{forms})"
+        made = f"{_of_rank(loss)}, {_of_rank(network)}"
+        return f"operators.gradient_function({made}, {count}{forms})"
 
     @makes("all_reduce")
     def _all_reduce_part(self, op: Op) -> str:
@@ -245,7 +246,7 @@ class CellWriter:
     @writes("update")
     def _update(self, op: Op) -> list[str]:
         (method,) = op.attr["objects"]
-        return [f"self.{method}({', '.join(op.args)})"]
+        return [f"{owned(Expr(method))}({', '.join(op.args)})"]
 
     @writes("reduction")
     def _reduction(self, op: Op) -> list[str]:
@@ -284,6 +285,13 @@ class CellWriter:
 
 writes.check()
 makes.check()
+
+_OF_RANK = {owner: Expr(f"w.{owner}") for owner in OWNERS}
+
+
+def _of_rank(expression: str) -> Expr:
+    """Replaces the names `trainer`, `actor` and `learner` by attributes of the rank, `w`."""
+    return Expr(expression).substitute(_OF_RANK)
 
 
 def noise_size(op: Op) -> str:

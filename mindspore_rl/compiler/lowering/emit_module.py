@@ -6,7 +6,7 @@ The module is saved in the run directory and imported from there, so a debugger 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mindspore_rl.compiler.ir.ir import Loop, Lowered, Op, Program, paths, walk
+from mindspore_rl.compiler.ir.ir import Expr, Loop, Lowered, Op, Program, paths, walk
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.compiler.lowering.cell_plan import plan_cell
 from mindspore_rl.compiler.lowering.emit_cell import CellWriter
@@ -81,6 +81,7 @@ def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]
     # Names that only other fragments use are left out, so that their modules are not imported.
     items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]
     trees = [tree for i in items for tree in (i.args if isinstance(i, Op) else (i.test,))]
+    trees += [Expr(path) for i in items if isinstance(i, Op) for path in i.attr.get("objects", ())]
     used = {name for tree in trees for name in tree.names}
     for alias, module, name in program.imports:
         if alias in used:

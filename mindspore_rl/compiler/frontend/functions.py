@@ -1,0 +1,371 @@
+"""Functions as values: those inside `learn`, lambdas, `functools.partial`, and losses."""
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_rl.compiler.frontend.paths import Paths
+from mindspore_rl.compiler.frontend.records import Record, rebuilt
+from mindspore_rl.compiler.frontend.scope import (
+    BUILTINS,
+    MSRL,
+    Frame,
+    Gone,
+    Static,
+    Struct,
+    Var,
+    free_names,
+    is_literal,
+    literal,
+    variables,
+)
+from mindspore_rl.compiler.ir.ir import Expr
+
+LOSS = (
+    "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
+    "`lambda` in this\n  function, or functools.partial of one"
+)
+NETWORK = (
+    "expected a network of the learner by its name or place (`self.network`, `self.critics[0]`), "
+    "or a\n  tuple of networks"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """A function inside the one being read.
+
+    Attributes:
+        tree: its source.
+        frame: the function around it, whose variables it uses as they are when it is called.
+        defaults: the default values of its parameters.
+    """
+
+    tree: ast.FunctionDef | ast.Lambda
+    frame: Frame
+    defaults: dict[str, Struct]
+
+    @property
+    def name(self) -> str:
+        """Its name, for errors."""
+        return getattr(self.tree, "name", "lambda")
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """A `functools.partial`.
+
+    Attributes:
+        function: an `Inner`, or a known function.
+        path: an expression for a known function.
+        args: its positional arguments.
+        keywords: its other arguments.
+    """
+
+    function: Any
+    path: Expr | None
+    args: tuple[Struct, ...]
+    keywords: dict[str, Struct]
+
+
+class Functions:
+    """Reads functions that are values.
+
+    Args:
+        reader: the reader of expressions.
+        paths: the names of the trainer's objects.
+    """
+
+    def __init__(self, reader: Any, paths: Paths) -> None:
+        self.reader, self.draft, self.paths = reader, reader.draft, paths
+        self._open: list[Inner] = []
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def defined(self, tree: ast.FunctionDef | ast.Lambda) -> Static:
+        """Reads the definition of a function."""
+        frame, args = self.draft.frame, tree.args
+        if getattr(tree, "decorator_list", ()):
+            frame.fail(tree, "a decorator of a function inside a function", "call it by its name")
+        for part in ast.walk(tree):
+            if isinstance(part, (ast.Nonlocal, ast.Global)):
+                frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
+        if hidden := self.reader.sequences.bound & set(free_names(tree)):
+            name = min(hidden)
+            frame.fail(
+                tree,
+                f"a lambda that uses `{name}` of a comprehension",
+                f"all of them would see its last value: write `lambda ..., {name}={name}:`",
+            )
+        several = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+        pairs = list(zip(several[len(several) - len(args.defaults) :], args.defaults, strict=True))
+        only = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        pairs += [(arg.arg, given) for arg, given in only if given is not None]
+        defaults = {name: self._kept(self.reader.expression(given)) for name, given in pairs}
+        return Static(Inner(tree, frame, defaults))
+
+    def partial(self, call: ast.Call) -> Static | None:
+        """Reads `partial(function, ...)`; returns None for any other call."""
+        if self.draft.frame.static(call.func)[1] is not functools.partial or not call.args:
+            return None
+        function, path = self._function(call.args[0])
+        args = tuple(map(self._kept, self.reader.elements(call.args[1:])))
+        keywords: dict[str, Struct] = {}
+        for item in call.keywords:
+            if item.arg is None:
+                self.draft.fail(item.value, "`**` in a call of partial")
+            keywords[str(item.arg)] = self._kept(self.reader.expression(item.value))
+        if isinstance(function, Partial):
+            args, keywords = (*function.args, *args), {**function.keywords, **keywords}
+            function, path = function.function, function.path
+        return Static(Partial(function, path, args, keywords))
+
+    def _kept(self, struct: Struct) -> Struct:
+        """Copies the variables of a value, which assignments may change later."""
+        if isinstance(struct, tuple):
+            return rebuilt(struct, map(self._kept, struct))
+        if isinstance(struct, dict):
+            return {key: self._kept(part) for key, part in struct.items()}
+        if not isinstance(struct, Var):
+            return struct
+        (copied,) = self.draft.emit(
+            "copy", (self.draft.fresh(struct.name),), (struct.name,), reads=(struct.name,)
+        )
+        return copied
+
+    def _function(self, node: ast.expr) -> tuple[Any, Expr | None]:
+        """Reads a function that is an argument. Returns: it, and an expression for a known one."""
+        struct = None
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Lambda, ast.Call)):
+            struct = self.reader.expression(node)
+        value = struct.value if isinstance(struct, Static) else None
+        if not callable(value) and not isinstance(value, (Inner, Partial)):
+            self.draft.fail(node, f"`{ast.unparse(node)}` as a function", LOSS)
+        if isinstance(value, (Inner, Partial)):
+            return value, None
+        path = self.paths.written(node, self.draft.frame) or self.paths.of(value)
+        if path is None:  # a function of the file or of a module
+            path = Expr(self.reader.substituted(node, []))
+        return value, path
+
+    def inner(self, func: ast.expr) -> Inner | Partial | None:
+        """Returns the function inside this one that a name stands for, else None."""
+        struct = self.draft.frame.names.get(func.id) if isinstance(func, ast.Name) else None
+        value = struct.value if isinstance(struct, Static) else None
+        if isinstance(value, Partial) and isinstance(value.function, Inner):
+            return value
+        return value if isinstance(value, Inner) else None
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def bound(
+        self, inner: Inner, args: tuple[Struct, ...], keywords: dict[str, Struct], node: ast.AST
+    ) -> dict[str, Struct]:
+        """Returns the values of a function's parameters in a call."""
+        spec, called = inner.tree.args, f"a call of {inner.name}"
+        if spec.vararg or spec.kwarg:
+            self.draft.fail(
+                node, f"`*` in the parameters of {inner.name}", "name each of its parameters"
+            )
+        positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
+        names = [*positional, *(arg.arg for arg in spec.kwonlyargs)]
+        if len(args) > len(positional):
+            wanted = len(positional)
+            self.draft.fail(node, f"{called} with {len(args)} arguments, expected {wanted}", "")
+        given = dict(zip(positional, args, strict=False))
+        for name, value in keywords.items():
+            if name not in names or name in given:
+                self.draft.fail(node, f"{called} with the argument {name!r}", "")
+            given[name] = value
+        for name in names:
+            if name not in given and name not in inner.defaults:
+                self.draft.fail(node, f"{called} without {name!r}", "")
+        return {name: given[name] if name in given else inner.defaults[name] for name in names}
+
+    # ---- losses ----------------------------------------------------------------------------
+
+    def loss(self, node: ast.expr, values: tuple[Struct, ...]) -> tuple[Expr, tuple[Struct, ...]]:
+        """Reads a loss and its arguments.
+
+        Returns: an expression for a function of arrays, and the arrays.
+        """
+        function, path = self._function(node)
+        keywords: dict[str, Struct] = {}
+        if isinstance(function, Partial):
+            path, keywords = function.path, function.keywords
+            values, function = (*function.args, *values), function.function
+        if isinstance(function, Inner):
+            return self._inner_loss(function, values, keywords, node)
+        assert path is not None
+        if not keywords and not any(map(self._is_object, values)):
+            return path, values
+        params, fixed, given, arrays = [], dict[str, Expr](), [], []
+        pairs = [("", value) for value in values] + list(keywords.items())
+        for place, (name, value) in enumerate(pairs):
+            own = f"a{place}"
+            if self._is_fixed(value):
+                fixed[own] = self.object(value, node)
+            else:
+                params.append(own)
+                arrays.append(value)
+            given.append(f"{name}={own}" if name else own)
+        call = [path, *map(_text, (", ".join(params), ", ".join(given))), _entries(fixed)]
+        return self._call("bound", call), tuple(arrays)
+
+    def _inner_loss(
+        self, inner: Inner, args: tuple, keywords: dict[str, Struct], node: ast.AST
+    ) -> tuple[Expr, tuple[Struct, ...]]:
+        values = self.bound(inner, args, keywords, node)
+        values |= self._captured(inner, node)
+        fixed = {name: value for name, value in values.items() if self._is_fixed(value)}
+        names = [part for part in ast.walk(inner.tree) if isinstance(part, ast.Name)]
+        stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        if changed := sorted(stored & fixed.keys()):
+            self.draft.fail(
+                node,
+                f"`{inner.name}`, which assigns to its parameter `{changed[0]}`, as a loss",
+                "use another name in it",
+            )
+        arrays = {name: value for name, value in values.items() if name not in fixed}
+        texts = {name: self.object(value, node) for name, value in fixed.items()}
+        return self._inner(inner, ", ".join(arrays), texts, node), tuple(arrays.values())
+
+    def _captured(self, inner: Inner, node: ast.AST) -> dict[str, Struct]:
+        """Returns the variables of the function around that an inner one uses, as they are now."""
+        frame, found = inner.frame, dict[str, Struct]()
+        module = vars(sys.modules[frame.module])
+        for name in free_names(inner.tree):
+            struct = frame.names.get(name)
+            if isinstance(struct, Gone):
+                self.draft.fail(node, f"{struct.why} (`{name}`) in {inner.name}", "")
+            if isinstance(struct, Static) and struct.value is MSRL:
+                self.draft.fail(
+                    node,
+                    f"a loss that calls msrl ({inner.name})",
+                    "compute that before, in `learn`, and use the result",
+                )
+            if struct is not None:
+                found[name] = struct
+            elif name in frame.namespace and name not in module:
+                self.draft.fail(node, f"{name!r}, a name of an enclosing function,")
+            elif name not in module and name not in BUILTINS:
+                self.draft.fail(node, f"the unknown name {name!r} in {inner.name}", "")
+        return found
+
+    def network(self, node: ast.expr) -> Expr:
+        """Reads the networks of a gradient."""
+        path = self.paths.written(node, self.draft.frame)
+        struct = self.reader.expression(node)
+        if not all(map(_is_network, _leaves(struct))):
+            self.draft.fail(node, f"msrl.gradient by `{ast.unparse(node)}`", NETWORK)
+        return path if path is not None else self.object(struct, node)
+
+    # ---- expressions -----------------------------------------------------------------------
+
+    def object(self, struct: Struct, node: ast.AST) -> Expr:
+        """Returns an expression for a value that has no arrays."""
+        if isinstance(struct, (tuple, dict)) and not isinstance(struct, Record):
+            if isinstance(struct, dict):
+                return _entries({key: self.object(part, node) for key, part in struct.items()})
+            parts = [self.object(part, node).tree for part in struct]
+            return Expr(ast.Tuple(parts, ast.Load()))
+        value = struct.value if isinstance(struct, Static) else None
+        if isinstance(value, Inner):
+            return self._helper(value, node)
+        if isinstance(struct, Static) and is_literal(value):
+            return Expr(literal(value))
+        path = self.paths.of(value) if isinstance(struct, Static) else None
+        if path is not None:
+            return path
+        what = f"a function that uses {_described(struct)}"
+        hint = "pass it as an argument, or keep it in an attribute of the learner"
+        return self.draft.fail(node, what, hint)
+
+    def _helper(self, inner: Inner, node: ast.AST) -> Expr:
+        """Returns an expression for a function that another one inside `learn` calls."""
+        args = inner.tree.args
+        if inner in self._open:
+            self.draft.fail(node, f"a function that calls itself ({inner.name})")
+        if inner.defaults or args.vararg or args.kwonlyargs or args.kwarg:
+            self.draft.fail(
+                node,
+                f"`{inner.name}`, which a loss calls, with other than plain parameters",
+                "pass it all its arguments in order",
+            )
+        self._open.append(inner)
+        fixed = {name: self.object(v, node) for name, v in self._captured(inner, node).items()}
+        self._open.pop()
+        params = ", ".join(arg.arg for arg in (*args.posonlyargs, *args.args))
+        return self._inner(inner, params, fixed, node)
+
+    def _inner(self, inner: Inner, params: str, fixed: dict[str, Expr], node: ast.AST) -> Expr:
+        frame = inner.frame
+        home, names = frame.home, frame.home.__qualname__.split(".")
+        found: Any = vars(sys.modules[frame.module]).get(names[0])
+        for name in names[1:]:
+            found = getattr(found, name, None)
+        if getattr(found, "__func__", found) is not home:
+            self.draft.fail(
+                node,
+                f"a function inside `{home.__qualname__}` as a loss",
+                "write it in a method of a class of the file, or in a function of the file",
+            )
+        path: ast.expr = ast.Name(self.draft.imported(frame.module, names[0]), ast.Load())
+        for name in names[1:]:
+            path = ast.Attribute(path, name, ast.Load())
+        place = (Expr(str(inner.tree.lineno)), Expr(str(inner.tree.col_offset)))
+        return self._call("inner", [Expr(path), *place, _text(params), _entries(fixed)])
+
+    def _call(self, function: str, args: list[Expr]) -> Expr:
+        name = self.draft.imported("mindspore_rl.rl.inner", function)
+        return Expr(ast.Call(ast.Name(name, ast.Load()), [arg.tree for arg in args], []))
+
+    def _is_fixed(self, struct: Struct) -> bool:
+        return next(variables(struct), None) is None
+
+    def _is_object(self, struct: Struct) -> bool:
+        """Returns whether a value has a part that is no array and no number."""
+        return any(
+            isinstance(leaf, Static) and not is_literal(leaf.value) for leaf in _leaves(struct)
+        )
+
+
+def _leaves(struct: Struct) -> Iterator[Struct]:
+    if isinstance(struct, (tuple, dict)):
+        for part in struct.values() if isinstance(struct, dict) else struct:
+            yield from _leaves(part)
+    else:
+        yield struct
+
+
+def _is_network(struct: Struct) -> bool:
+    """Returns whether a known value has trainable parameters."""
+    from mindspore import Parameter, nn  # noqa: PLC0415
+
+    value = struct.value if isinstance(struct, Static) else None
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(_is_network(Static(part)) for part in value)
+    if isinstance(value, dict):
+        return bool(value) and all(_is_network(Static(part)) for part in value.values())
+    return isinstance(value, (nn.Cell, Parameter))
+
+
+def _described(struct: Struct) -> str:
+    if isinstance(struct, Record):
+        return f"a {struct.kind.__name__}"
+    if isinstance(struct, Var):
+        return f"the array `{struct.name}` of the function around it"
+    value = struct.value if isinstance(struct, Static) else struct
+    return f"`{getattr(value, '__name__', type(value).__name__)}`"
+
+
+def _text(value: str) -> Expr:
+    return Expr(ast.Constant(value))
+
+
+def _entries(parts: dict[Any, Expr]) -> Expr:
+    keys: list[ast.expr | None] = [ast.Constant(key) for key in parts]
+    return Expr(ast.Dict(keys, [part.tree for part in parts.values()]))

@@ -1,0 +1,285 @@
+"""Changes of lists and dictionaries in place: `xs.append(x)` and `d["key"] = x`.
+
+They are read as assignments of a new value to the name, `xs = [*xs, x]`, as long as no other name
+holds the same list or dictionary. Assignments inside expressions (`:=`) become statements before.
+"""
+
+# ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
+
+import ast
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from mindspore_rl.compiler.frontend.break_to_flag import at
+from mindspore_rl.compiler.frontend.functions import Inner, Partial
+from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
+from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct
+
+METHODS = {"append": 1, "extend": 1, "update": 1}
+COPIES = ("range", "tuple", "list", "sorted", "len")
+"""Functions whose result does not follow later changes of their argument."""
+
+
+def as_assignments(function: ast.FunctionDef, frame: Frame) -> None:
+    """Rewrites the changes in place of a function's body, and its `:=`."""
+    function.body = _Rewriter(frame).block(function.body)
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        found: list[ast.stmt] = []
+        for statement in statements:
+            found += _hoisted(statement)
+            found.append(self.visit(statement))
+        return found
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.If:  # noqa: N802
+        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802
+        node.body = self.block(node.body)
+        copied = isinstance(node.iter, ast.Call) and _called(node.iter) in COPIES
+        names = set() if copied else {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
+        for part in ast.walk(node):
+            changed = getattr(part, "in_place", ("", ""))[1]
+            if changed in names:
+                self.frame.fail(
+                    part,
+                    f"a change of `{changed}` in a loop over it",
+                    f"loop over a copy: tuple({ast.unparse(node.iter)})",
+                )
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.While:  # noqa: N802
+        node.body = self.block(node.body)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802
+        call = node.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return node
+        method, base = call.func.attr, call.func.value
+        if method not in METHODS or not isinstance(base, ast.Name):
+            return node
+        given = list(call.args)
+        if method == "update" and call.keywords and not given:
+            names: list[Any] = [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
+            given = [ast.Dict(names, [k.value for k in call.keywords])]
+        elif call.keywords:
+            return node
+        return node if len(given) != 1 else _assignment(node, method, base.id, given)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
+        target: Any = node.targets[0]
+        if len(node.targets) > 1 or not _is_entry(target):
+            return node
+        return _assignment(node, "entry", target.value.id, [target.slice, node.value])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:  # noqa: N802
+        target: Any = node.target
+        if isinstance(target, ast.Name) and isinstance(node.op, ast.BitOr):
+            return _assignment(node, "update", target.id, [node.value])
+        if not _is_entry(target):
+            return node
+        read = ast.Subscript(target.value, target.slice, ast.Load())
+        value = at(node, ast.BinOp(copy.deepcopy(read), node.op, node.value))
+        return _assignment(node, "entry", target.value.id, [target.slice, value])
+
+
+def _is_entry(target: Any) -> bool:
+    entry = isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
+    return entry and not isinstance(target.slice, ast.Slice)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _assignment(node: ast.stmt, kind: str, name: str, given: list[ast.expr]) -> ast.Assign:
+    """Returns an assignment to a name whose value shows what the change reads."""
+    read = ast.Tuple([ast.Name(name, ast.Load()), *given], ast.Load())
+    made = at(node, ast.Assign([ast.Name(name, ast.Store())], read))
+    made.in_place = (kind, name)  # type: ignore[attr-defined]
+    made.given = given  # type: ignore[attr-defined]
+    made.before = node  # type: ignore[attr-defined]
+    return made
+
+
+# ---- `:=` ----------------------------------------------------------------------------------
+
+
+def _hoisted(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Takes `:=` out of a statement's expression. Yields: assignments to run before it.
+
+    Only where it is evaluated in any case, and nothing before it reads the name or calls a
+    function. Any other is left, and refused when it is read.
+    """
+    for name in ("test", "value"):
+        found = getattr(statement, name, None)
+        if isinstance(statement, ast.While) or not isinstance(found, ast.expr):
+            continue
+        while (first := _first(found)) is not None:
+            yield at(statement, ast.Assign([ast.Name(first.target.id, ast.Store())], first.value))
+            found = _Replaced(first).visit(found)
+        setattr(statement, name, found)
+
+
+def _first(node: ast.expr) -> ast.NamedExpr | None:
+    """Returns the `:=` that is evaluated before any other call or read of a name, else None."""
+    if isinstance(node, ast.NamedExpr):
+        return None if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node.value)) else node
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Compare):
+        parts = [node.left, node.comparators[0]]
+    elif isinstance(node, ast.BoolOp):
+        parts = node.values[:1]
+    elif isinstance(node, ast.IfExp):
+        parts = [node.test]
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+        parts = list(node.args)
+    for part in parts:
+        if (found := _first(part)) is not None:
+            return found
+        if not isinstance(part, ast.Constant):
+            return None
+    return None
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, given: ast.NamedExpr) -> None:
+        self.given = given
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:  # noqa: N802
+        name = ast.Name(node.target.id, ast.Load())
+        return at(node, name) if node is self.given else node
+
+
+# ---- values --------------------------------------------------------------------------------
+
+
+class Changes:
+    """Reads changes in place.
+
+    Args:
+        reader: the reader of expressions.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self.reader, self.draft = reader, reader.draft
+
+    def read(self, node: Any) -> bool:
+        """Reads an assignment that stands for a change. Returns: False if it was an assignment."""
+        kind, name = node.in_place
+        frame = self.draft.frame
+        struct = frame.names.get(name)
+        if not isinstance(struct, (Listed, Entries)):
+            return False
+        if struct.mark is None:
+            frame.fail(
+                node,
+                f"a change in place of `{name}`, which a condition or a loop may make another one,",
+                _instead(node, struct),
+            )
+        for other in self._holders(struct.mark):
+            frame.fail(
+                node,
+                f"a change in place of `{name}`, which {other} too,",
+                _instead(node, struct),
+            )
+        value = self._changed(kind, struct, node)
+        self.reader.assignments.assign(node.targets[0], value)
+        return True
+
+    def _changed(self, kind: str, struct: Any, node: Any) -> Struct:
+        if kind == "entry":
+            key = self.draft.frame.known(node.given[0])
+            value = self.reader.expression(node.given[1])
+            if isinstance(struct, Entries):
+                return Entries.of({**struct, key: value}, struct)
+            if not isinstance(key, int) or not -len(struct) <= key < len(struct):
+                self.draft.fail(node, f"element {key!r} of what has {len(struct)} parts")
+            parts = list(struct)
+            parts[key] = value
+            return Listed.of(parts, struct)
+        if (kind == "update") != isinstance(struct, Entries):
+            what = "dictionary" if isinstance(struct, Entries) else "list"
+            self.draft.fail(node, f"`{kind}` of a {what}", "")
+        if kind == "append":
+            return Listed.of([*struct, self.reader.expression(node.given[0])], struct)
+        if kind == "extend":
+            more = self.reader.sequences.of(node.given[0], "`extend` by this")
+            return Listed.of([*struct, *more], struct)
+        more = self.reader.expression(node.given[0])
+        if not isinstance(more, dict):
+            self.draft.fail(node, "`update` by something that is not a dictionary", "")
+        return Entries.of({**struct, **more}, struct)
+
+    def _holders(self, mark: object) -> Iterator[str]:
+        """Yields what else holds the list or dictionary with a mark, after its first name."""
+        found = [
+            f"`{name}` is"
+            if isinstance(struct, (Listed, Entries)) and struct.mark is mark
+            else f"`{name}` holds"
+            for frame in self.draft.frames
+            for name, struct in frame.names.items()
+            if _holds(struct, mark)
+        ]
+        yield from found[1:]
+
+
+def _instead(node: Any, struct: Any) -> str:
+    (kind, name), given = node.in_place, [ast.unparse(part) for part in node.given]
+    if kind == "entry" and isinstance(struct, Entries):
+        return f"make a new value: {name} = {{**{name}, {given[0]}: {given[1]}}}"
+    if kind == "entry":
+        return "make a new list of all its parts"
+    new = {"append": f"[*{name}, {given[0]}]", "extend": f"[*{name}, *{given[0]}]"}
+    return f"make a new value: {name} = {new.get(kind, f'{{**{name}, **{given[0]}}}')}"
+
+
+def _holds(struct: Struct, mark: object) -> bool:
+    if isinstance(struct, Static):
+        value = struct.value
+        parts: Any = ()
+        if isinstance(value, Inner):
+            parts = value.defaults.values()
+        elif isinstance(value, Partial):
+            parts = (*value.args, *value.keywords.values(), Static(value.function))
+        return any(_holds(part, mark) for part in parts)
+    if getattr(struct, "mark", None) is mark:
+        return True
+    parts = struct.values() if isinstance(struct, dict) else struct
+    return isinstance(struct, (tuple, dict)) and any(_holds(part, mark) for part in parts)
+
+
+def unmarked(struct: Struct) -> Struct:
+    """Returns a value whose lists and dictionaries can no longer be changed in place."""
+    if not isinstance(struct, (tuple, dict)):
+        return struct
+    parts = map(unmarked, struct.values() if isinstance(struct, dict) else struct)
+    made = rebuilt(struct, parts)
+    if isinstance(made, (Listed, Entries)):
+        made.mark = None
+    return made
+
+
+def marks(struct: Struct) -> list[object]:
+    """Returns the identities of the lists and dictionaries in a value."""
+    if not isinstance(struct, (tuple, dict)):
+        return []
+    found = [getattr(struct, "mark", None)]
+    for part in struct.values() if isinstance(struct, dict) else struct:
+        found += marks(part)
+    return found

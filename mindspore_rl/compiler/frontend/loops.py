@@ -1,0 +1,216 @@
+"""Reads loops: over msrl's, `range`, and sequences, which are unrolled."""
+
+import ast
+from dataclasses import replace
+from typing import Any
+
+from mindspore_rl.compiler.frontend.assignment import same
+from mindspore_rl.compiler.frontend.in_place import unmarked
+from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
+from mindspore_rl.compiler.frontend.records import Entries, Listed
+from mindspore_rl.compiler.frontend.scope import (
+    THROWN_AWAY,
+    Broken,
+    Frame,
+    Gone,
+    Scope,
+    Struct,
+    Var,
+)
+from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
+from mindspore_rl.compiler.ir.operations import LOOPS
+
+
+class Loops:
+    """Reads `for` statements.
+
+    Args:
+        reader: the reader of statements.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self.reader, self.draft = reader, reader.draft
+        self.assignments = reader.assignments
+
+    @property
+    def frame(self) -> Frame:
+        """The function being read."""
+        return self.draft.frame
+
+    def read(self, node: ast.For) -> None:
+        """Reads a loop."""
+        if node.orelse:
+            self.frame.fail(node.orelse[0], "`else` of a loop")
+        if is_unrolled(node):
+            self._unrolled(node)
+            return
+        kind, args = self._loop_call(node.iter)
+        count = self._loop_count(kind, args, node)
+        if count == 0:
+            return
+        values = self.reader.expression(args[1]) if kind == "minibatches" else None
+        index = LOOPS.get(kind, "i")
+        target = getattr(node.target, "id", "")
+        named = target not in ("", THROWN_AWAY)
+        shifted = kind == "range" and len(args) > 1  # by a start, perhaps in other steps
+        if named and kind != "minibatches" and not shifted:
+            index = target
+        read, kept = carried(node, self.frame)
+        going = self._flag_of(node)
+        own = assigned(node.body) - read - self.frame.live[node]
+        self.assignments.give_homes(sorted(read | (kept - own) | going))
+        for name in assigned(node.body, changed=False) & self.frame.names.keys():
+            # It may be another list from the second turn on.
+            self.frame.names[name] = unmarked(self.frame.names[name])
+        self.assignments.forget(own)
+        before = {name: self.frame.names[name] for name in read if name in self.frame.names}
+        index = self.draft.fresh(index)
+        loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
+        outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
+        self.draft.loops.append(loop)
+        self.frame.nested += 1
+        drawing = self.reader.calls.drawing
+        if kind == "iterations":
+            drawing.top_of_iteration = []
+        if kind == "minibatches":
+            self.assignments.assign(node.target, drawing.minibatch(loop, values, args))
+        elif named and shifted:
+            start, step = self.frame.known(args[0]), [*map(self.frame.known, args[2:]), 1][0]
+            number = self.draft.result("glue", f"{start} + {step} * {index}", (index,))
+            self.assignments.assign(node.target, number)
+        elif named:
+            self.frame.names[target] = Var(index)
+        elif not target:
+            self.frame.fail(node.target, "a loop target that is not a name")
+        self.draft.conditions += len(going)
+        for statement in node.body:
+            self.reader.statement(statement)
+        self.draft.conditions -= len(going)
+        self._check_carried(before, node)
+        self.end_of(own, "a loop")
+        if named and (shifted or self.frame.names[target] == Var(index)):
+            self.frame.names[target] = Gone("a loop's index after the loop")
+        body = self.draft.scope.items
+        for flag in (self.frame.names[name].name for name in going):
+            name = self.draft.name_op("if")
+            body = [Branch(name, Expr(flag), (flag,), tuple(body), (), loop.where, first=True)]
+        if kind == "iterations":
+            body = [*(drawing.top_of_iteration or ()), *body]
+            drawing.top_of_iteration = None
+            outer.items += drawing.before_iterations
+        self.draft.loops.pop()
+        self.frame.nested -= 1
+        self.draft.scope = outer
+        self.draft.scope.items.append(replace(loop, body=tuple(body)))
+
+    def _unrolled(self, node: ast.For) -> None:
+        """Reads a loop over a sequence: its body, once for each part."""
+        flag, ends = getattr(node, "going", ""), False
+        turn = ast.copy_location(ast.If(ast.Name(flag, ast.Load()), node.body, []), node)
+        ast.fix_missing_locations(turn)
+        self.frame.live[turn] = self.frame.live[node] | loaded(node)
+        parts = self.reader.sequences.of(node.iter, "a loop over this")
+        several = len(parts) > 1
+        self.draft.unrolled += several
+        outermost = several and self.draft.unrolled_in is None
+        if outermost:
+            self.draft.unrolled_in = (len(self.draft.loops), self.draft.conditions)
+        try:
+            for part in parts:
+                self.assignments.assign(node.target, part)
+                if flag not in assigned(node.body):
+                    for statement in node.body:
+                        self.reader.statement(statement)
+                    continue
+                ends |= isinstance(self.frame.names[flag], Var)
+                self.reader.condition_statement(turn)
+                if self.frame.holds(turn.test) is False:
+                    break
+        finally:  # also at a `return`
+            self.draft.unrolled -= several
+            if outermost:
+                self.draft.unrolled_in = None
+        if ends:  # the last part was assigned, and Python would have left the loop before
+            self.end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
+
+    def end_of(self, names: set[str], statement: str) -> None:
+        """Marks names that are local to a statement's body as unreadable after it."""
+        for name in names & self.frame.names.keys():
+            if isinstance(self.frame.names[name], Broken):
+                continue
+            self.frame.names[name] = Gone(f"`{name}` behind {statement}")
+
+    def _flag_of(self, node: ast.For) -> set[str]:
+        """Returns the flag of a loop that may end early; empty if its `break` is never reached."""
+        flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
+        if flag and self._loop_call(node.iter)[0] == "iterations":
+            self.frame.fail(
+                node.iter,
+                "`break` in the loop over msrl.iterations()",
+                "a run ends after total_steps, or when --stop-return is reached",
+            )
+        return flag
+
+    def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
+        for name, struct in before.items():
+            after = self.frame.names[name]
+            if isinstance(struct, (Listed, Entries)) and len(after) > len(struct):
+                kind = "list" if isinstance(struct, Listed) else "dictionary"
+                self.frame.fail(
+                    node,
+                    f"`{name}`, a {kind} that grows from turn to turn,",
+                    f"add up instead: `{name} = 0.0` before the loop and `{name} = {name} + ...` "
+                    "in it; for the\n  values of each turn, write a loop over a tuple",
+                )
+            if not same(struct, after):
+                self.frame.fail(
+                    node,
+                    f"`{name}`, which changes its structure from turn to turn,",
+                    "what a loop carries round must be arrays and numbers, in tuples "
+                    "and dictionaries that keep their shape",
+                )
+
+    def _loop_call(self, call: ast.expr) -> tuple[str, list[ast.expr]]:
+        if not isinstance(call, ast.Call):
+            self.frame.fail(call, "a loop over something else")
+        name = self.frame.msrl_call(call)
+        if name not in LOOPS and isinstance(call.func, ast.Name) and call.func.id == "range":
+            name = "range"
+        if name is None or name not in (*LOOPS, "range"):
+            self.frame.fail(call, "a loop over something else")
+        wanted = {"epochs": 1, "minibatches": 2, "range": 1}.get(name, 0)
+        args = list(call.args)
+        if name == "range" and len(args) in (2, 3):
+            wanted = len(args)
+        if name == "minibatches" and [item.arg for item in call.keywords] == ["steps"]:
+            args.append(call.keywords[0].value)
+            wanted = 3
+        if len(args) != wanted or (call.keywords and (wanted != 3 or name == "range")):
+            self.frame.fail(call, f"{name} with other than {wanted} positional arguments")
+        return name, args
+
+    def _loop_count(self, kind: str, args: list[ast.expr], node: ast.For) -> int | None:
+        if kind == "iterations":
+            if self.draft.loops or self.draft.conditions:
+                self.frame.fail(node.iter, "msrl.iterations() inside a loop or a condition")
+            return None
+        if kind == "steps":
+            return int(self.reader.trainer.config.num_steps)
+        count = self.frame.known(args[0])
+        if kind == "range":
+            count = self._turns(list(map(self.frame.known, args)), count, node)
+        least = 1 if kind == "minibatches" else 0
+        if not isinstance(count, int) or isinstance(count, bool) or count < least:
+            self.frame.fail(args[0], f"a loop count of {count!r}", "expected a positive integer")
+        return count
+
+    def _turns(self, ends: list[Any], count: Any, node: ast.For) -> Any:
+        """Returns the turns of `range(*ends)`; `count` if they are no whole numbers."""
+        if any(type(end) is not int for end in ends):
+            if len(ends) > 1:
+                self.frame.fail(node.iter, f"range{tuple(ends)}", "expected whole numbers")
+            return count
+        if ends[2:] == [0]:
+            self.frame.fail(node.iter, "a range in steps of 0", "expected another step")
+        return len(range(*ends))

@@ -1,0 +1,211 @@
+"""The loop as people write it: losses inside `learn`, networks in lists, lists that grow."""
+
+import re
+
+import pytest
+
+from mindspore_rl import programs
+from mindspore_rl.compiler.analysis.trainer import make_trainer
+from mindspore_rl.compiler.ir.ir import Branch, paths, walk
+from mindspore_rl.environments.registry import spec
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.rl.parameters import named_parameters
+from tests.compiler import inproc
+from tests.compiler.programs import build_with, program_with
+
+FROM = (
+    "from mindspore import nn, ops",
+    "from functools import partial\nfrom mindspore import nn, ops",
+)
+
+
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "ensemble.py", policy, 2, num_steps=4, num_envs=4)
+    reference = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+
+
+def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
+    made = "self.actor, self.learner = Act(net), Learn(net, config)"
+    lines = [
+        "nets, self.learner.nets = [Net(config, spec) for _ in range(2)], []",
+        "self.learner.nets.extend(nets)",  # after it became an attribute
+        "self.actor.parts = {'a': (nn.Dense(2, 2),), 'scale': [Parameter(ops.ones(3))]}",
+        "self.learner.optimizers = tuple(nn.Adam(n.trainable_params(), 0.1) for n in nets)",
+        "self.learner.pairs = [nets[0].trainable_params()]",
+    ]
+    changed = [
+        (made, "\n        ".join([made, *lines])),
+        ("from mindspore import nn", "from mindspore import Parameter, nn"),
+    ]
+    cls = programs.trainer_class(program_with(tmp_path, changed))
+    config = cls.Config()
+    trainer = make_trainer(cls, config, spec(config.env))
+    found = named_parameters(trainer, "state")
+    names = [name for name, _ in found]
+    assert {"actor.parts.a.0.weight", "actor.parts.scale.0"} <= {*names}
+    kept = {id(parameter) for _, parameter in found}
+    assert all(id(p) in kept for net in trainer.learner.nets for p in net.get_parameters())
+    assert not any(name.startswith("learner.pairs") for name in names)
+    moments = [name for name in names if ".moment1." in name]
+    assert any(name.startswith("learner.optimizers.1.") for name in moments)
+    assert len({parameter.name for _, parameter in found}) == len(found)
+
+
+READ = {
+    "append": "xs = []\nfor x in (reward, target):\n    xs.append(x)\ntarget = xs[1]",
+    "append by index": "xs = []\nfor i in range(2):\n    xs.append(reward * i)\ntarget = xs[1]",
+    "extend": "xs = [reward]\nxs.extend((target, reward))\ntarget = xs[2]",
+    "entry": "d = {}\nd['a'] = reward\nd['a'] *= 2.0\ntarget = d['a']",
+    "entry of a list": "xs = [0.0] * 2\nxs[1] = reward\ntarget = xs[-1]",
+    "update": "d = {}\nd.update(a=reward)\nd |= {'b': target}\ntarget = d['a'] + d['b']",
+    "entry in a loop": "d = {'a': 0.0}\nfor i in range(3):\n    d['a'] += 1.0\ntarget *= d['a']",
+    "a copy": "xs = [reward]\nys = list(xs)\nys.append(target)\ntarget = xs[0] + ys[1]",
+    "walrus": "if (n := 2) > 1:\n    target = n * reward",
+    "walrus first": "target = (x := 2.0 * reward) + x",
+    "nested def": "def twice(x, by=2.0):\n    y = by * x\n    return y\ntarget = twice(reward)",
+    "lambda": "twice = lambda x: 2.0 * x\ntarget = 1.0 + twice(reward)",
+    "partial of a lambda": "f = partial(lambda a, x: a * x, 2.0)\ntarget = f(reward)",
+    "objects by name": "net = self.net\ntarget = net.value(obs)",
+    "objects in a tuple": "nets = (self.net, self.net)\ntarget = nets[1].value(obs)",
+    "function of msrl": "centre = lambda x: x - msrl.mean(x)\ntarget = centre(reward)",
+    "not None": "m = msrl.mean(reward)\ntarget = reward - m if m is not None else reward",
+    "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
+    "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_read(case, tmp_path):
+    program = build_with(tmp_path, [FROM], learn=READ[case])
+    assert not any(isinstance(item, Branch) for item, _ in paths(program.body))
+
+
+def test_a_function_sees_its_variables_as_they_are_when_it_is_called(tmp_path):
+    lines = """
+        scale = 2.0 * reward
+        weighted = lambda o, a, t: self.loss(o, a, t * scale)
+        for i in range(3):
+            _, means = msrl.gradient(weighted, self.net, obs, action, target)
+            scale = scale + means[0]
+        """
+    program = build_with(tmp_path, learn=lines)
+    op = next(op for op, _ in walk(program.body) if op.kind == "gradient")
+    loop = next(item for item, _ in paths(program.body) if getattr(item, "kind", "") == "range")
+    assert op.args[-1] in {target for o, _ in walk(loop.body) for target in o.targets}
+    assert "'self': learner" in op.attr["objects"][0]
+
+
+REFUSED = {
+    "alias": ("a = []\nb = a\na.append(reward)", "a.append", "which `b` is too"),
+    "in a tuple": ("a = []\nb = (a, 1)\na.append(reward)", "a.append", "which `b` holds too"),
+    "in a function": (
+        "a = []\ndef f(x):\n    x.append(reward)\n    return x[0]\ntarget = f(a)",
+        "x.append",
+        "in place of `x`, which",
+    ),
+    "perhaps another": (
+        "a, b = [0.0], [1.0]\nif msrl.mean(reward) > 0:\n    a = b\na[0] = reward",
+        "a[0] = reward",
+        "which a condition or a loop may make another one",
+    ),
+    "another in each turn": (
+        "a, b = [0.0], [1.0]\nfor i in msrl.epochs(2):\n    a[0] = a[0] * 2.0\n    a = b",
+        "a[0] = ",
+        "which a condition or a loop may make another one",
+    ),
+    "a loop over it": (
+        "a = [reward]\nfor x in a:\n    a.append(x)",
+        "a.append",
+        "a change of `a` in a loop over it",
+    ),
+    "grows": (
+        "a = []\nfor o in msrl.minibatches(2, (obs,)):\n    a.append(o[0])",
+        "for o in",
+        "`a`, a list that grows from turn to turn",
+    ),
+    "keys of a branch": (
+        "d = {}\nif msrl.mean(reward) > 0:\n    d['a'] = reward\ntarget = len(d) * reward",
+        "if msrl",
+        "something else in each branch",
+    ),
+    "walrus behind": ("target = reward * (x := msrl.mean(reward))", "x := ", "`:=`"),
+    "late lambda": (
+        "f = [lambda x: k * x for k in (1, 2)]\ntarget = f[0](reward)",
+        "lambda x",
+        "a lambda that uses `k` of a comprehension",
+    ),
+    "recursion": (
+        "def f(x):\n    return f(x)\ntarget = f(reward)",
+        "f(x)",
+        "a function that calls itself",
+    ),
+    "function of a function": (
+        "def make(k):\n    return lambda x: k * x\ntarget = make(2)(reward)",
+        "def make",
+        "a function that returns a function",
+    ),
+    "loss with msrl": (
+        "grads, m = msrl.gradient(lambda o: msrl.mean(o), self.net, obs)",
+        "lambda o",
+        "a loss that calls msrl",
+    ),
+    "unknown in a loss": (
+        "grads, m = msrl.gradient(lambda o: o * rest, self.net, obs)",
+        "lambda o",
+        "the unknown name 'rest'",
+    ),
+    "gradient by a number": (
+        "grads, m = msrl.gradient(self.loss, 1.0, obs, action, target)",
+        "1.0",
+        "msrl.gradient by `1.0`",
+    ),
+    "no loss": (
+        "grads, m = msrl.gradient(reward, self.net, obs)",
+        "reward",
+        "`reward` as a function",
+    ),
+    "a network as an argument": (
+        "msrl.update(self.apply, self.net)",
+        "msrl.update",
+        "a Net in a variable as an operand",
+    ),
+    "gradients in a loop inside": (
+        "for k in (1, 2):\n    for i in range(2):\n"
+        "        g, m = msrl.gradient(self.loss, self.net, obs, action, target)",
+        "msrl.gradient",
+        "in an unrolled loop",
+    ),
+    "gradients under a condition inside": (
+        "for k in (1, 2):\n    if msrl.mean(reward) > k:\n"
+        "        g, m = msrl.gradient(self.loss, self.net, obs, action, target)",
+        "msrl.gradient",
+        "in an unrolled loop",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, tmp_path):
+    code, under, construct = REFUSED[case]
+    with pytest.raises(ProgramError) as caught:
+        build_with(tmp_path, learn=code)
+    place, line, caret = str(caught.value).split("\n")[:3]
+    assert construct in place
+    assert line[len(caret) - 1 :].startswith(under), str(caught.value)
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path):
+    lines = """
+        ratio = rewards / 2.0
+        with reward:
+            pass
+        target = ratio + reward
+        for x in reward:
+            target = x
+        """
+    with pytest.raises(ProgramError) as caught:
+        build_with(tmp_path, learn=lines)
+    told = re.findall(r"\.py:\d+: (.*) is not supported here", str(caught.value))
+    assert told == ["the unknown name 'rewards'", "`with`", "a loop over this"]
