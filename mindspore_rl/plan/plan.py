@@ -140,6 +140,7 @@ class Plan:
         steps_per_env: steps of each environment in an iteration.
         records_per_env: records of each environment that an iteration keeps.
         records_kept: the newest records of each environment that are kept.
+        checkpoint_replay: whether checkpoints contain them.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
         profile: number of iterations that every rank profiles.
@@ -186,6 +187,7 @@ class Plan:
     records_per_env: int = 0
     parts: tuple[tuple[int, int], ...] = ()
     records_kept: int = 0
+    checkpoint_replay: bool = True
 
     @property
     def leader(self) -> int:

@@ -137,13 +137,13 @@ class ReplaySegments:
             there still is.
 
         Raises:
-            CheckpointError: it is damaged, or its replay cannot become one of this size.
+            CheckpointError: it is damaged, or this rank cannot go on with its replay.
         """
         rank, kept, own = self._rank, self._kept, self._rank.env_indices
         self._segments = []
         replay = checkpoint.replay_of(meta)
         if replay is None:
-            return np.zeros_like(inserted)
+            return self._begin_empty(path, meta)
         capacity = rank.plan.records_kept
         now = np.minimum(inserted, replay.capacity) if capacity > replay.capacity else inserted
         if kept.dtypes and (now != inserted).any():
@@ -166,6 +166,19 @@ class ReplaySegments:
             replay_segments.put(found[number][:, here], piece[:, part], places, now[every])
         self._restore(found)
         return now
+
+    def _begin_empty(self, path: Path, meta: dict[str, Any]) -> np.ndarray:
+        """Goes on without records. Returns: the numbers of records of all environments."""
+        rank = self._rank
+        if meta["iteration"] and self._kept.dtypes:
+            raise CheckpointError(
+                f"checkpoint {path} has no replay (--checkpoint-replay false), and a compiled cell "
+                "cannot go on with an empty one: resume it under another policy, such as "
+                "SingleLearnerCoarse"
+            )
+        if meta["iteration"] and rank.replica == 0:
+            rank.note("the checkpoint has no replay: it begins empty")
+        return np.zeros(rank.plan.num_envs, np.int64)
 
     def _restore(self, columns: list[np.ndarray]) -> None:
         kept = self._kept

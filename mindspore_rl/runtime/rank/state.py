@@ -112,7 +112,8 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        if "replay" in rank.fragment.components and rank.plan.records_per_env:
+        keeps = "replay" in rank.fragment.components and rank.plan.records_per_env
+        if keeps and rank.plan.checkpoint_replay:
             inserted = self._inserted()
             state["counters/inserted"] = (inserted, 0)
             state |= self._replay.write(inserted)
