@@ -251,6 +251,7 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("eval run --episods 1", "does not know --episods; did you mean --episodes?"),
         ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
         ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
+        ("train dqn --checkpoint-replay no", "--checkpoint-replay: 'no', expected true or false"),
         ("train ppo --max-restarts x", "--max-restarts: 'x', expected a whole number"),
         ("train ppo gamma=2", "gamma is 2.0, expected 0 to 1"),
         ("train ppo seed=-5", "argument seed=-5: seed is -5, expected 0 to 4294967295"),

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from mindspore_rl.config import parse
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.jobs.options import Option, flag, options
 
@@ -22,11 +23,13 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def _add(parser: argparse.ArgumentParser, option: Option) -> None:
     """Adds the flag of an option, or its positional argument."""
     about: dict[str, Any] = {"help": option.help + _default(option)}
-    if option.kind is bool:
+    if option.kind is bool and not option.default:
         parser.add_argument(flag(option.name), action="store_true", **about)
         return
     about |= {"metavar": option.metavar, "choices": option.choices, "completer": option.words}
-    if number := option.number:
+    if option.kind is bool:
+        about["type"] = _truth
+    elif number := option.number:
         about["type"] = number if str(number.range) else number.kind
     if option.nargs:
         parser.add_argument(option.name, nargs=option.nargs, **about)
@@ -34,6 +37,14 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
     if option.const is not None:
         about |= {"nargs": "?", "const": option.const}
     parser.add_argument(flag(option.name), default=option.default, **about)
+
+
+def _truth(text: str) -> bool:
+    """Parses true or false. Raises: argparse.ArgumentTypeError: it is neither."""
+    try:
+        return bool(parse(text, bool))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected true or false") from None
 
 
 def _default(option: Option) -> str:
@@ -44,4 +55,5 @@ def _default(option: Option) -> str:
     if value is None or value is False or option.nargs:
         return ""
     told = f"{value:g}" if isinstance(value, float) else value
+    told = "true" if told is True else told
     return f" (default: {told}{f'; nan: {option.nan}' if option.nan else ''})"

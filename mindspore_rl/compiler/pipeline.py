@@ -57,6 +57,7 @@ class JobRequest:
         cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: the file of the policy, saved with the run.
+        checkpoint_replay: whether checkpoints contain kept records.
         replay_dir: folder of the files that hold kept records; empty: they are held in memory.
         profile: number of iterations to record, see `runtime.profile_recorder`; 0: none.
         num_iterations: overrides the number that follows from `total_steps`.
@@ -71,6 +72,7 @@ class JobRequest:
     cells: str = "auto"
     compiled: bool = True
     timeout_s: float = 60.0
+    checkpoint_replay: bool = True
     replay_dir: str = ""
     profile: int = 0
     num_iterations: int | None = None
@@ -251,6 +253,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         device=request.device,
         cells=request.cells,
         timeout_s=request.timeout_s,
+        checkpoint_replay=request.checkpoint_replay,
         replay_dir=request.replay_dir,
         profile=request.profile,
         resume=request.resume,

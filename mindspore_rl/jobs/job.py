@@ -127,6 +127,11 @@ class Job:
         nan="never",
     )
     checkpoint_every: float = of_training(60.0, "time between checkpoints", "SECONDS", ge=0)
+    checkpoint_replay: bool = of_training(
+        True,
+        "false: checkpoints leave the kept replay out, and a resumed run begins with an empty one",
+        "true|false",
+    )
     replay_dir: PathName = of_training(
         "",
         "keep off-policy records in files of this folder, mapped into memory: as many as the disk "
@@ -265,6 +270,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         cells=job.cells or earlier.get("cells", _otherwise("cells")),
         compiled=job.backend == "mpi",
         timeout_s=job.timeout,
+        checkpoint_replay=job.checkpoint_replay,
         replay_dir=os.path.abspath(job.replay_dir) if job.replay_dir else "",
         profile=job.profile,
         **more,

@@ -139,6 +139,8 @@ class Plan:
         config: the algorithm's configuration.
         steps_per_env: steps of each environment in an iteration.
         records_per_env: records of each environment that an iteration keeps.
+        records_kept: the newest records of each environment that are kept.
+        checkpoint_replay: whether checkpoints contain them.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
         profile: number of iterations that every rank profiles.
@@ -184,6 +186,8 @@ class Plan:
     library: str = ""
     records_per_env: int = 0
     parts: tuple[tuple[int, int], ...] = ()
+    records_kept: int = 0
+    checkpoint_replay: bool = True
 
     @property
     def leader(self) -> int:

@@ -1,47 +1,36 @@
-"""Checkpoints: arrays and JSON in one file, keyed by global environment index, never by rank."""
+"""Checkpoints: arrays and JSON in one file, keyed by global environment index, never by rank.
+
+Records of a replay are in segments beside it, see `replay_segments`.
+"""
 
 import contextlib
 import json
-import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.plan.reading import read
 from mindspore_rl.platform.cache import make_folder, replacing, writing
+from mindspore_rl.runtime import replay_segments
+from mindspore_rl.runtime.replay_segments import Replay, Segment, pieces_of, row_bytes
 
 FOLDER = "checkpoints"
 KEEP = 3
 META = "meta.json"
 REPLAY = "replay/"
-"""Prefix of the names of arrays that are written and read in pieces: they may fill the memory."""
-PIECE_BYTES = 1 << 22
-FORMAT = 2
+"""Prefix of the names of a replay's columns; in earlier formats they were arrays of the file."""
+FORMAT, FORMATS = 3, (2, 3)
+"""The format that is written, and those that are read."""
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """Fields that the metadata of every checkpoint must have."""
 MAX_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; JSON readers may round larger numbers."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """An array that is produced in pieces.
-
-    Args:
-        dtype: of the entries.
-        shape: of the whole array.
-        pieces: consecutive rows of the array; each piece is used before the next one is requested.
-    """
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    pieces: Iterable[np.ndarray]
 
 
 def save(
@@ -49,16 +38,17 @@ def save(
     iteration: int,
     arrays: dict[str, np.ndarray],
     meta: dict[str, Any],
-    streams: Mapping[str, Stream] | None = None,
 ) -> Path:
     """Writes `checkpoint-<iteration>.npz` atomically, reads it back and keeps the newest `KEEP`.
+
+    Then removes the segments of replays that none of these has.
 
     Args:
         folder: created if missing.
         iteration: iterations done.
         arrays: by name; each gets a checksum.
-        meta: JSON-serialisable metadata, with all of `NUMBERS` except `iteration`.
-        streams: arrays that are never whole in memory, by names that begin with `REPLAY`.
+        meta: JSON-serialisable metadata, with all of `NUMBERS` except `iteration`; under `replay`
+            the fields of a `Replay` whose segments have been written.
 
     Raises:
         StorageError: the disk is full or faulty, or the folder cannot be written; existing
@@ -71,13 +61,30 @@ def save(
         for stale in folder.glob("checkpoint-*.tmp"):  # left by a writer that was killed
             stale.unlink()
         with replacing(path, _read_back) as file:
-            _write(file, arrays, streams or {}, about)
+            _write(file, arrays, about)
         found = list_checkpoints(folder)
         newest = found.index(path) + 1
         # Higher numbers are damaged checkpoints: else this run would have resumed from them.
         for old in [*found[newest:], *found[:newest]][:-KEEP]:
             old.unlink()
+        remove_unused(folder, iteration)
     return path
+
+
+def remove_unused(folder: Path, before: int) -> None:
+    """Removes the segments that no checkpoint lists, see `replay_segments.remove_unused`.
+
+    Removes nothing if the list of a checkpoint cannot be read.
+    """
+    place, used = _segments(folder), list[Segment]()
+    if not place.exists():
+        return
+    with contextlib.suppress(CheckpointError):
+        for path in list_checkpoints(folder):
+            _, meta = next(_members(path))
+            replay = replay_of(meta)
+            used += replay.segments if replay else ()
+        replay_segments.remove_unused(place, used, before)
 
 
 def _entry(array: np.ndarray) -> list[Any]:
@@ -89,41 +96,28 @@ def _entry(array: np.ndarray) -> list[Any]:
     return [array.dtype.str, list(array.shape), zlib.crc32(data)]
 
 
-def _write(
-    file: BinaryIO,
-    arrays: dict[str, np.ndarray],
-    streams: Mapping[str, Stream],
-    about: dict[str, Any],
-) -> None:
+def _write(file: BinaryIO, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
     """Writes the format of `np.savez`, without pickle, and closes the file if writing fails."""
     listed = {name: _entry(np.asanyarray(array)) for name, array in arrays.items()}
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-        for name, stream in streams.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                listed[name] = _write_stream(member, stream)
         text = json.dumps({**about, "arrays": listed}).encode()
         with archive.open(f"{META}.npy", "w") as member:
             np.lib.format.write_array(member, np.frombuffer(text, np.uint8), allow_pickle=False)
 
 
-def _write_stream(member: Any, stream: Stream) -> list[Any]:
-    """Writes an array piece by piece. Returns: its entry, see `_entry`."""
-    head = {"descr": stream.dtype.str, "fortran_order": False, "shape": stream.shape}
-    np.lib.format.write_array_header_1_0(member, head)
-    checksum = 0
-    for piece in stream.pieces:
-        data: Any = np.ascontiguousarray(piece, stream.dtype).reshape(-1).view(np.uint8)
-        checksum = zlib.crc32(data, checksum)
-        member.write(data)
-    return [stream.dtype.str, list(stream.shape), checksum]
-
-
 def _read_back(path: Path) -> None:
+    """Verifies a new checkpoint; the ranks have read back the segments that they wrote."""
     try:
-        look(path)
+        meta = look(path, replay=False)
+        if (replay := replay_of(meta)) is not None:
+            with _reading(path):
+                replay_segments.check_sizes(_segments(path.parent), replay)
+        for name in _in_file(meta):
+            for _ in _array_pieces(path, meta, name):
+                pass
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
@@ -133,7 +127,8 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
 
     Args:
         path: of the checkpoint.
-        replay: whether to read the replay arrays too; see `replay_pieces`.
+        replay: whether to read the replay too, as arrays `[capacity, num_envs, ...]` whose names
+            begin with `REPLAY`; see also `replay_parts`.
 
     Returns: the arrays, and the metadata, with the dtypes, shapes and checksums of all arrays by
         name under `arrays`.
@@ -144,11 +139,19 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     """
     (_, meta), *arrays = _members(path)
     found = dict(arrays)
-    for name in _replay(meta) if replay else ():
-        dtype, shape, _ = meta["arrays"][name]
-        found[name] = np.empty(shape, dtype)
-        for row, piece in replay_pieces(path, meta, name):
-            found[name][row : row + len(piece)] = piece
+    about = replay_of(meta) if replay else None
+    if about is None:
+        return found, meta
+    inserted = np.full(meta["num_envs"], about.capacity)
+    if not _in_file(meta):
+        inserted = about.inserted(meta["num_envs"])
+    with _reading(path):
+        for number, (dtype, record) in enumerate(about.kinds()):
+            shape = (about.capacity, meta["num_envs"], *record)
+            found[f"{REPLAY}{number}"] = np.zeros(shape, dtype)
+    for number, lanes, records, piece in replay_parts(path, meta, inserted):
+        column = found[f"{REPLAY}{number}"]
+        replay_segments.put(column[:, lanes], piece, records, inserted[lanes])
     return found, meta
 
 
@@ -157,7 +160,7 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
 
     Args:
         path: of the checkpoint.
-        replay: whether to verify the replay arrays too.
+        replay: whether to verify the replay too.
 
     Raises:
         CheckpointError: see `load`.
@@ -166,30 +169,74 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
     _, meta = next(members)
     for _ in members:
         pass
-    for name in _replay(meta) if replay else ():
-        for _ in replay_pieces(path, meta, name):
-            pass
+    for _ in replay_parts(path, meta, np.zeros(meta["num_envs"], np.int64)) if replay else ():
+        pass
     return meta
 
 
-def _replay(meta: dict[str, Any]) -> list[str]:
-    return [name for name in meta["arrays"] if name.startswith(REPLAY)]
+def replay_of(meta: dict[str, Any]) -> Replay | None:
+    """Returns the replay that a checkpoint's metadata describes, or None if there is none.
+
+    Raises:
+        CheckpointError: the description is damaged.
+    """
+    if "replay" in meta:
+        try:
+            return read(Replay, meta["replay"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint of iteration {meta['iteration']} describes no replay "
+                f"({type(error).__name__}: {error}); use one before it"
+            ) from error
+    if not (names := _in_file(meta)):
+        return None
+    entries = [meta["arrays"][name] for name in names]
+    columns = tuple((dtype, tuple(shape[2:])) for dtype, shape, _ in entries)
+    return Replay(entries[0][1][0], columns)
 
 
-def replay_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Reads an array of the replay in pieces.
+def replay_parts(
+    path: Path, meta: dict[str, Any], inserted: np.ndarray
+) -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
+    """Reads the replay of a checkpoint in pieces.
 
     Args:
         path: of the checkpoint.
-        meta: the checkpoint's metadata.
-        name: of the array.
+        meta: its metadata.
+        inserted: number of records ever inserted for each environment, `[num_envs]`.
 
-    Yields: the index of a piece's first row, and the piece, to be used before the next one is
-        requested.
+    Yields: the number of a column, the environments of a piece, the numbers of its records
+        `[rows, environments]` (negative: no record) and the piece `[rows, environments, ...]`, to
+        be used before the next one is requested.
 
     Raises:
-        CheckpointError: it is damaged; the checksum is compared only after the last piece.
+        CheckpointError: it is damaged; a checksum is compared only after the last piece.
     """
+    replay, folder = replay_of(meta), _segments(path.parent)
+    if replay is None:
+        return
+    with _reading(path):
+        for segment in replay.segments:
+            for number, first, piece in replay_segments.pieces(folder, replay, segment):
+                records = first + np.arange(len(piece))[:, None]
+                records = np.broadcast_to(records, piece.shape[:2])
+                yield number, slice(*segment.lanes), records, piece
+    for number, name in enumerate(_in_file(meta)):
+        capacity, num_envs = meta["arrays"][name][1][:2]
+        for row, piece in _array_pieces(path, meta, name):
+            rows = np.arange(row, row + len(piece))[:, None]
+            records = rows + (inserted - 1 - rows) // capacity * capacity
+            yield number, slice(0, num_envs), records, piece
+
+
+def _in_file(meta: dict[str, Any]) -> list[str]:
+    """Lists the columns of the replay that are arrays of the file, in order."""
+    names = (name for name in meta["arrays"] if name.startswith(REPLAY))
+    return sorted(names, key=lambda name: int(name.removeprefix(REPLAY)))
+
+
+def _array_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Reads an array of the file in pieces. Yields: a piece's first row, and the piece."""
     with _reading(path):
         dtype, shape, expected = meta["arrays"][name]
         kind, checksum = np.dtype(dtype), 0
@@ -209,18 +256,6 @@ def replay_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple
             raise ValueError(f"{name} is not the array that was saved under this name")
 
 
-def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
-    """Returns the bytes of a row of an array."""
-    return math.prod(shape[1:]) * dtype.itemsize
-
-
-def pieces_of(shape: Sequence[int], dtype: np.dtype) -> Iterator[tuple[int, int]]:
-    """Yields the pieces in which an array is written and read: first row and number of rows."""
-    rows = max(1, PIECE_BYTES // max(1, row_bytes(shape, dtype)))
-    for row in range(0, shape[0], rows):
-        yield row, min(rows, shape[0] - row)
-
-
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
     """Yields a checkpoint's metadata, then its arrays, each verified before it is yielded.
 
@@ -228,7 +263,7 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
     """
     with _reading(path), np.load(path, allow_pickle=False) as file:
         meta = json.loads(bytes(file[META]))
-        if meta["format"] != FORMAT:
+        if meta["format"] not in FORMATS:
             raise _Refused(f"has format {meta['format']}, expected {FORMAT}")
         _check_numbers(meta)
         if {META, *meta["arrays"]} != set(file.files):
@@ -278,6 +313,11 @@ def _check_numbers(meta: dict[str, Any]) -> None:
 def lagged(age: int, name: str) -> str:
     """Names the array of one of the actor's parameters as it was `age` iterations before."""
     return f"lagged/{age}/{name}"
+
+
+def _segments(folder: Path) -> Path:
+    """Returns the folder of the segments beside that of the checkpoints."""
+    return folder.absolute().parent / replay_segments.FOLDER
 
 
 def _path(folder: Path, iteration: int) -> Path:

@@ -12,7 +12,8 @@ from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, replay_segments
+from mindspore_rl.runtime.rank import replay_checkpoint
 from mindspore_rl.runtime.reference import Reference
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
@@ -105,14 +106,16 @@ def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_p
 
 @pytest.mark.parametrize("policy", quick(["MultipleLearners", SCATTERED], 0), ids=["with", "apart"])
 def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 500)
+    monkeypatch.setattr(replay_segments, "PIECE_BYTES", 500)
+    monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)
     job = inproc.request(inproc.PROGRAMS / "kept.py", policy, 3, env="CartPole-v1")
     reference = references(job)
     assert inproc.run_and_compare(job, reference, tmp_path) == []
     last = checkpoint.list_checkpoints(tmp_path / checkpoint.FOLDER)[-1]
     assert theorem.compare_states(last, reference.checkpoints[-1], "replay/") == []
     meta = checkpoint.look(last)
-    assert len(list(checkpoint.replay_pieces(last, meta, "replay/0"))) > 1
+    parts = checkpoint.replay_parts(last, meta, np.zeros(meta["num_envs"], np.int64))
+    assert sum(number == 0 for number, *_ in parts) > 1
 
 
 @pytest.mark.parametrize(

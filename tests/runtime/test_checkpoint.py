@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +15,8 @@ import pytest
 
 from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime import checkpoint, resuming
+from mindspore_rl.runtime import checkpoint, replay_segments, resuming
+from mindspore_rl.runtime.replay_segments import Replay, Segment
 
 ROOT = Path(__file__).parents[2]
 META = {"num_envs": 4, "steps_per_iteration": 64}
@@ -191,36 +193,68 @@ def test_what_a_disk_does_not_give_back_replaces_nothing(tmp_path, monkeypatch):
 
 def replay(rows):
     """Returns a column of 40 KB per row, in pieces."""
-    shape = (rows, 5, 2000)
-    for row, count in checkpoint.pieces_of(shape, np.dtype("float32")):
+    shape = (rows, 4, 2500)
+    for row, count in replay_segments.pieces_of(shape, np.dtype("float32")):
         yield np.full((count, *shape[1:]), row, np.float32)
 
 
-def saved_stream(folder, iteration, rows=250):
-    stream = checkpoint.Stream(np.dtype("float32"), (rows, 5, 2000), replay(rows))
+def saved_replay(run, iteration, rows=250):
+    """Saves a checkpoint with a replay in one segment."""
+    folder = run / replay_segments.FOLDER
+    file, checksum = replay_segments.write(folder, iteration, 0, replay(rows))
+    segment = Segment(file, (0, 4), (0, rows), (0,), checksum)
     about = {**META, "env_steps": 64 * iteration}
-    return checkpoint.save(folder, iteration, {"w": np.ones(3)}, about, {"replay/0": stream})
+    about["replay"] = asdict(Replay(rows, (("<f4", (2500,)),), (segment,)))
+    return checkpoint.save(run / "checkpoints", iteration, {"w": np.ones(3)}, about)
 
 
-def test_what_came_in_pieces_is_an_array_like_others(tmp_path):
-    path = saved_stream(tmp_path, 1)
+def old_replay(run, iteration, rows=250):
+    """Saves a checkpoint with a replay in its file, as in earlier versions."""
+    about = {**META, "env_steps": 64 * iteration}
+    arrays = {"w": np.ones(3), "replay/0": np.concatenate(list(replay(rows)))}
+    return checkpoint.save(run / "checkpoints", iteration, arrays, about)
+
+
+@pytest.mark.parametrize("save", [saved_replay, old_replay])
+def test_what_came_in_pieces_is_an_array_like_others(tmp_path, save):
+    path = save(tmp_path, 1)
     arrays, meta = checkpoint.load(path)
     np.testing.assert_array_equal(arrays["replay/0"], np.concatenate(list(replay(250))))
     assert "replay/0" not in checkpoint.load(path, replay=False)[0]
-    pieces = list(checkpoint.replay_pieces(path, meta, "replay/0"))
-    assert len(pieces) == 3
-    np.testing.assert_array_equal(np.concatenate([p for _, p in pieces]), arrays["replay/0"])
+    parts = list(checkpoint.replay_parts(path, meta, np.full(4, 250)))
+    assert [number for number, *_ in parts] == [0, 0, 0]
+    records = np.concatenate([records for _, _, records, _ in parts])
+    assert (records == np.arange(250)[:, None]).all()
+    pieces = np.concatenate([piece for *_, piece in parts])
+    np.testing.assert_array_equal(pieces, arrays["replay/0"])
 
 
-def test_a_replay_that_is_damaged_is_told_where_it_is_needed(tmp_path):
-    before, path = saved_stream(tmp_path, 1), saved_stream(tmp_path, 2)
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
+@pytest.mark.parametrize("save", [saved_replay, old_replay])
+def test_a_replay_that_is_damaged_is_told_where_it_is_needed(tmp_path, save):
+    before, path = save(tmp_path, 1), save(tmp_path, 2)
+    files = (
+        sorted((tmp_path / replay_segments.FOLDER).glob("*")) if save is saved_replay else [path]
+    )
+    with files[-1].open("r+b") as file:
+        file.seek(files[-1].stat().st_size // 2)
         file.write(b"?")
-    found, _, (told,) = checkpoint.load_newest(tmp_path)
+    found, _, (told,) = checkpoint.load_newest(path.parent)
     assert found == before
     assert "damaged" in told
-    assert checkpoint.load_newest(tmp_path, replay=False)[0] == path  # good enough to play
+    assert checkpoint.load_newest(path.parent, replay=False)[0] == path  # good enough to play
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(bytes(9))])
+def test_a_segment_that_is_not_whole_is_told(tmp_path, damage):
+    before, path = saved_replay(tmp_path, 1), saved_replay(tmp_path, 2)
+    damage(max((tmp_path / replay_segments.FOLDER).glob("*")))
+    found, _, (told,) = checkpoint.load_newest(path.parent)
+    assert found == before
+    assert f"checkpoint {path} is damaged" in told
+    about = json.loads(bytes(np.load(path)["meta.json"]))
+    with pytest.raises(StorageError, match="a new checkpoint is not kept"):
+        checkpoint.save(path.parent, 3, {}, {**about, "env_steps": 192})
+    assert checkpoint.load_newest(path.parent)[0] == before
 
 
 def test_the_memory_that_writing_and_reading_take_does_not_grow_with_the_replay(tmp_path):
@@ -228,15 +262,15 @@ def test_the_memory_that_writing_and_reading_take_does_not_grow_with_the_replay(
     code = f"""
 from pathlib import Path
 from mindspore_rl.runtime import checkpoint, resuming
-from tests.runtime.test_checkpoint import saved_stream
+from tests.runtime.test_checkpoint import saved_replay
 
 def most():
     return next(int(s.split()[1]) for s in open("/proc/self/status") if s.startswith("VmHWM"))
 
 folder = Path({str(tmp_path)!r})
-checkpoint.look(saved_stream(folder, 1))
+checkpoint.look(saved_replay(folder, 1))
 before = most()
-checkpoint.look(saved_stream(folder, 2, 6000))
+checkpoint.look(saved_replay(folder, 2, 6000))
 print(most() - before)
 """
     done = subprocess.run(

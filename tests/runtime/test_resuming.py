@@ -114,6 +114,31 @@ def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
     assert not more[12:].any()
 
 
+@pytest.mark.slow
+def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path, capsys):
+    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
+    config["replay_size"] = 24
+    run = train("dqn", config=config, total_steps=32, run_dir=tmp_path / "run", **TINY)
+    kept = newest(run)[0]["replay/0"]  # records 4 to 15, in 12 rows
+    config["total_steps"] = 40
+    words = {"config": {**config, "replay_size": 64}, "run_dir": tmp_path / "larger", **TINY}
+    found, _ = newest(train(resume=run, **words))
+    assert np.array_equal(found["replay/0"][:12], np.roll(kept, -4, 0))
+    assert found["counters/inserted"].tolist() == [16, 16]
+    assert found["replay/0"][12:16].any(axis=(1, 2)).all()
+    assert not found["replay/0"][16:].any()
+
+    words = {"config": config, "checkpoint_replay": False, **TINY}
+    small = train(resume=run, run_dir=tmp_path / "small", **words)
+    assert not [name for name in newest(small)[0] if "replay" in name or "inserted" in name]
+    assert not (small.path / "replay").exists()
+    words["config"] = {**config, "num_envs": 4, "total_steps": 64}
+    capsys.readouterr()
+    empty = train(resume=small, run_dir=tmp_path / "empty", **{**words, "checkpoint_replay": True})
+    assert newest(empty)[0]["counters/inserted"].tolist() == [4 * (4 - 2)] * 4
+    assert "the checkpoint has no replay: it begins empty" in capsys.readouterr().err
+
+
 def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
     """Such a run does not store its environment's library: a plain id was gym's then."""
     config = {"num_envs": 2, "num_steps": 8}

@@ -95,16 +95,19 @@ def make_plan(
         arrivals=partition.arrivals,
         parts=tuple((part.start, part.stop) for part in partition.parts),
         steps_per_env=partition.program.steps_per_env,
-        records_per_env=_records_per_env(partition),
+        **_records(partition),
         **job,
     )
     save_plan(plan, folder)
     return plan
 
 
-def _records_per_env(partition: Partition) -> int:
-    kept = (op for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
-    return next((op.attr["per_iteration"] for op in kept), 0)
+def _records(partition: Partition) -> dict[str, Any]:
+    """Returns the fields of `Plan` on a kept replay."""
+    kept = (op.attr for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
+    for attr in kept:
+        return {"records_per_env": attr["per_iteration"], "records_kept": attr["capacity"]}
+    return {}
 
 
 def _fragment(projection: Projection, made: Generated, first_rank: int) -> FragmentPlan:

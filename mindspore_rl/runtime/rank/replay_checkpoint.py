@@ -1,29 +1,34 @@
-"""Streams the replay of a job to a checkpoint and back, a piece at a time.
+"""Writes a rank's replay to segments of checkpoints, and reads it back.
 
-Rank 0 writes. First the ranks announce who has which environments; then rank 0 receives the pieces
-without requesting them, in an order that all know: column by column, some rows of all environments,
-from rank after rank.
+Each rank writes the records of its environments that came since its last segment. Rank 0 gets the
+list of segments, for the checkpoint's metadata.
 """
 
-from collections.abc import Iterator
-from itertools import zip_longest
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mindspore_rl.errors import CheckpointError
+from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank.arrays import to_host
-from mindspore_rl.runtime.rank.messenger import BYTES_TAG
 from mindspore_rl.runtime.rank.rank import Rank
+from mindspore_rl.runtime.replay_segments import Replay, Segment
 
-OWNER = "owners/replay"
-"""Prefix of the arrays that announce, for each environment, the rank and shape of its records."""
+WRITTEN = "written/replay/"
+"""Prefix of the arrays by which ranks tell what they have written: the JSON of a `Replay`."""
+SMALL_BYTES = 1 << 22
+"""A smaller segment is written again together with the records after it, so that few are kept."""
 
 
-class ReplayStream:
+class ReplaySegments:
     """One rank's side of saving and loading the replay.
 
     Args:
@@ -33,86 +38,173 @@ class ReplayStream:
 
     def __init__(self, rank: Rank, kept: KeptReplay) -> None:
         self._rank, self._kept = rank, kept
+        self._segments: list[Segment] = []
 
-    def announced(self) -> dict[str, tuple[np.ndarray, int]]:
-        """Announces for each column, by environment: this rank and the shape of the records."""
-        own, found = self._rank.env_indices, {}
-        for number, (column, dtype) in enumerate(self._columns()):
-            extents = (self._rank.number, len(column), *column.shape[2:])
-            found[f"{OWNER}/{number}/{dtype}"] = (np.tile(extents, (len(own), 1)), 0)
-        return found
-
-    def send(self) -> None:
-        """Sends this rank's records to rank 0, in pieces."""
-        for column, dtype in self._columns():
-            shape = (len(column), self._rank.plan.num_envs, *column.shape[2:])
-            for row, rows in checkpoint.pieces_of(shape, np.dtype(dtype)):
-                piece = np.ascontiguousarray(column[row : row + rows], dtype)
-                bytes_of_it = piece.reshape(-1).view(np.uint8)
-                self._rank.messenger.send_whole(0, BYTES_TAG, bytes_of_it)
-
-    def streams(self, arrays: dict[str, np.ndarray]) -> dict[str, checkpoint.Stream]:
-        """Returns the streams that rank 0 writes.
+    def write(self, inserted: np.ndarray) -> dict[str, tuple[np.ndarray, None]]:
+        """Writes the new records of this rank's replay.
 
         Args:
-            arrays: of all ranks; the announcements among them are removed.
-        """
-        names = [name for name in arrays if name.startswith(OWNER)]
-        columns = [column for column, _ in self._columns()]
-        found = {}
-        for name in sorted(names, key=lambda name: int(name.split("/")[2])):
-            announced, (*_, number, dtype) = arrays.pop(name), name.split("/")
-            capacity, *record = announced[0, 1:].tolist()
-            shape, kind = (capacity, len(announced), *record), np.dtype(dtype)
-            own = columns[int(number)] if columns else None
-            pieces = self._pieces(own, shape, kind, announced[:, 0])
-            found[f"{checkpoint.REPLAY}{number}"] = checkpoint.Stream(kind, shape, pieces)
-        return found
+            inserted: number of records ever inserted for each environment of this rank, `[B]`.
 
-    def _pieces(
-        self, own: Any, shape: tuple[int, ...], dtype: np.dtype, owners: np.ndarray
-    ) -> Iterator[np.ndarray]:
-        begins = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
-        for row, rows in checkpoint.pieces_of(shape, dtype):
-            whole = np.empty((rows, *shape[1:]), dtype)
-            for first, end in zip(begins[:-1], begins[1:], strict=True):
-                owner = int(owners[first])
-                if owner == self._rank.number:
-                    whole[:, first:end] = own[row : row + rows]
-                    continue
-                piece = np.empty((rows, end - first, *shape[2:]), dtype)
-                bytes_of_it = piece.reshape(-1).view(np.uint8)
-                self._rank.messenger.receive(owner, BYTES_TAG, bytes_of_it, Stage.CHECKPOINT)
-                whole[:, first:end] = piece
-            yield whole
-
-    def take(self, path: Path, meta: dict[str, Any]) -> None:
-        """Loads the records of this rank's environments from a checkpoint.
+        Returns: an array for rank 0, see `written`; none if this rank has no records.
 
         Raises:
-            CheckpointError: it is damaged.
+            StorageError: the disk is full or faulty.
         """
-        rank, kept = self._rank, self._kept
-        if "replay" not in rank.fragment.components:
-            return
-        share, found = slice(rank.env_indices.start, rank.env_indices.stop), []
-        for number in range(sum(name.startswith(checkpoint.REPLAY) for name in meta["arrays"])):
-            name = f"{checkpoint.REPLAY}{number}"
-            dtype, (capacity, _, *record), _ = meta["arrays"][name]
-            column = kept.empty((capacity, len(rank.env_indices), *record), np.dtype(dtype))
-            for row, piece in checkpoint.replay_pieces(path, meta, name):
-                column[row : row + len(piece)] = piece[:, share]
-            found.append(column)
+        columns = list(self._columns())
+        if not columns:
+            return {}
+        kinds = tuple((dtype.str, column.shape[2:]) for column, dtype in columns)
+        found = Replay(len(columns[0][0]), kinds, tuple(self._write(columns, inserted)))
+        data = np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8)
+        return {f"{WRITTEN}{self._rank.number}": (data, None)}
+
+    def _write(
+        self, columns: list[tuple[np.ndarray, np.dtype]], inserted: np.ndarray
+    ) -> Iterator[Segment]:
+        """Yields the segments that hold this rank's replay; writes those that are new.
+
+        Priorities change, so that the last column is written whole if it may hold them.
+        """
+        last, numbers = len(columns) - 1, range(len(columns))
+        column, dtype = columns[last]
+        if dtype == np.int64 and column.ndim == 2:
+            numbers = numbers[:-1]
+        each = sum(columns[n][0][0, 0].size * columns[n][1].itemsize for n in numbers)
+        oldest = np.maximum(inserted - len(column), 0)
+        self._segments = [
+            segment
+            for segment in self._segments
+            if np.prod(segment.shape) * each >= SMALL_BYTES
+            and segment.records[1] > oldest[self._places(segment)].min()
+        ]
+        first = oldest.copy()
+        for segment in self._segments:
+            lanes = self._places(segment)
+            first[lanes] = np.maximum(first[lanes], segment.records[1])
+        self._segments += self._written(columns, numbers, first, inserted)
+        yield from self._segments
+        if last not in numbers:
+            yield from self._written(columns, range(last, last + 1), oldest, inserted)
+
+    def _written(
+        self,
+        columns: list[tuple[np.ndarray, np.dtype]],
+        numbers: Sequence[int],
+        first: np.ndarray,
+        end: np.ndarray,
+    ) -> Iterator[Segment]:
+        """Writes columns of records, `first` to `end` of each environment: a file for each range.
+
+        Neighbouring environments with one range are written together.
+        """
+        rank = self._rank
+        folder = rank.run_dir / replay_segments.FOLDER
+        iteration = rank.env_steps // rank.plan.steps_per_iteration
+        differ = np.flatnonzero((np.diff(first) != 0) | (np.diff(end) != 0)) + 1
+        for begin, behind in pairwise((0, *differ.tolist(), len(first))):
+            records = int(first[begin]), int(end[begin])
+            if records[0] == records[1]:
+                continue
+            lanes = slice(begin, behind)
+            parts = chain.from_iterable(
+                replay_segments.ring_pieces(*columns[number], lanes, records) for number in numbers
+            )
+            stamped = self._stamped(parts)
+            file, checksum = replay_segments.write(folder, iteration, rank.number, stamped)
+            places = rank.env_indices[begin], rank.env_indices[behind - 1] + 1
+            yield Segment(file, places, records, tuple(numbers), checksum)
+
+    def _stamped(self, pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """Tells the stall detector of each piece."""
+        for piece in pieces:
+            self._rank.stamp(Stage.CHECKPOINT)
+            yield piece
+
+    def _places(self, segment: Segment) -> slice:
+        start = self._rank.env_indices.start
+        return slice(segment.lanes[0] - start, segment.lanes[1] - start)
+
+    def take(self, path: Path, meta: dict[str, Any], inserted: np.ndarray) -> np.ndarray:
+        """Loads the records of this rank's environments from a checkpoint.
+
+        Args:
+            path: of the checkpoint.
+            meta: its metadata.
+            inserted: number of records ever inserted for each environment then, `[num_envs]`.
+
+        Returns: the same numbers as they go on: a larger replay counts from the oldest record that
+            there still is.
+
+        Raises:
+            CheckpointError: it is damaged, or this rank cannot go on with its replay.
+        """
+        rank, kept, own = self._rank, self._kept, self._rank.env_indices
+        self._segments = []
+        replay = checkpoint.replay_of(meta)
+        if replay is None:
+            return self._begin_empty(path, meta)
+        capacity = rank.plan.records_kept
+        now = np.minimum(inserted, replay.capacity) if capacity > replay.capacity else inserted
+        if kept.dtypes and (now != inserted).any():
+            raise CheckpointError(
+                f"checkpoint {path} holds the newest {replay.capacity:,} records of each "
+                f"environment, of more, and here a compiled cell keeps {capacity:,}, where a full "
+                "replay cannot grow: leave what is kept as it was, or keep less"
+            )
+        found = []
+        for dtype, record in replay.kinds():
+            found.append(kept.empty((capacity, len(own), *record), dtype))
+        for number, lanes, records, piece in checkpoint.replay_parts(path, meta, inserted):
+            both = range(max(lanes.start, own.start), min(lanes.stop, own.stop))
+            if not both:
+                continue
+            part = slice(both.start - lanes.start, both.stop - lanes.start)
+            here = slice(both.start - own.start, both.stop - own.start)
+            every = slice(both.start, both.stop)
+            places = records[:, part] - (inserted - now)[every]
+            replay_segments.put(found[number][:, here], piece[:, part], places, now[every])
+        self._restore(found)
+        return now
+
+    def _begin_empty(self, path: Path, meta: dict[str, Any]) -> np.ndarray:
+        """Goes on without records. Returns: the numbers of records of all environments."""
+        rank = self._rank
+        if meta["iteration"] and self._kept.dtypes:
+            raise CheckpointError(
+                f"checkpoint {path} has no replay (--checkpoint-replay false), and a compiled cell "
+                "cannot go on with an empty one: resume it under another policy, such as "
+                "SingleLearnerCoarse"
+            )
+        if meta["iteration"] and rank.replica == 0:
+            rank.note("the checkpoint has no replay: it begins empty")
+        return np.zeros(rank.plan.num_envs, np.int64)
+
+    def _restore(self, columns: list[np.ndarray]) -> None:
+        kept = self._kept
         if not kept.dtypes:
-            kept.restore(found)
+            kept.restore(columns)
             return
         from mindspore_rl.rl.parameters import set_parameter  # noqa: PLC0415
 
-        for buffer, column in zip(kept.columns, found, strict=False):
+        for buffer, column in zip(kept.columns, columns, strict=False):
             set_parameter(buffer, column)
 
-    def _columns(self) -> Iterator[tuple[np.ndarray, str]]:
+    def _columns(self) -> Iterator[tuple[np.ndarray, np.dtype]]:
         """Yields the columns on the host, and the dtypes in which they are saved."""
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
             array = to_host(column)
-            yield array, dtype or array.dtype.name
+            yield array, np.dtype(dtype or array.dtype)
+
+
+def written(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the replay for the checkpoint's metadata, and removes it from the ranks' arrays."""
+    found = [
+        read(Replay, json.loads(bytes(arrays.pop(name))))
+        for name in list(arrays)
+        if name.startswith(WRITTEN)
+    ]
+    if not found:
+        return {}
+    segments = tuple(segment for one in found for segment in one.segments)
+    return {"replay": asdict(Replay(found[0].capacity, found[0].columns, segments))}

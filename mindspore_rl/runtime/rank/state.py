@@ -19,7 +19,7 @@ from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.env_shard import Share
 from mindspore_rl.runtime.rank.older_parameters import OlderParameters
-from mindspore_rl.runtime.rank.replay_checkpoint import ReplayStream
+from mindspore_rl.runtime.rank.replay_checkpoint import ReplaySegments, written
 
 
 class RankState:
@@ -45,31 +45,36 @@ class RankState:
         self.iterations = np.zeros(share.rank.plan.num_envs, np.int64)
         self.native: dict[str, bool] = {}
         self.native_before: dict[str, bool] = {}
+        self._replay = ReplaySegments(share.rank, share.kept)
 
     def save(self) -> None:
-        """Gathers all ranks' state on rank 0, which writes the checkpoint."""
+        """Gathers all ranks' state on rank 0, which writes the checkpoint.
+
+        Each rank writes its replay itself.
+        """
         rank = self._rank
         keyed = {
             "|".join([name, *(f"{axis},{first}" for axis, first in self._place(*axes))]): value
             for name, (value, *axes) in self._collect().items()
         }
         parts = rank.messenger.gather_arrays(keyed, Stage.CHECKPOINT)
-        replay = ReplayStream(rank, self._share.kept)
         if rank.number != 0:
-            replay.send()
             return
         arrays = merge(parts)
-        streams = replay.streams(arrays)
+        replay = written(arrays)
+        folder = rank.run_dir / checkpoint.FOLDER
+        iteration = rank.env_steps // rank.plan.steps_per_iteration
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
+                checkpoint.remove_unused(folder, iteration + 1)
                 raise NumericsError(
                     f"iteration {rank.iteration}: {name} is not finite; lower the learning rate "
                     "(the last good checkpoint is kept)"
                 )
         plan = rank.plan
         path = checkpoint.save(
-            rank.run_dir / checkpoint.FOLDER,
-            rank.env_steps // plan.steps_per_iteration,
+            folder,
+            iteration,
             arrays,
             {
                 "algorithm": plan.algorithm["name"],
@@ -80,8 +85,8 @@ class RankState:
                 "num_envs": plan.num_envs,
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
+                **replay,
             },
-            streams,
         )
         rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
 
@@ -107,9 +112,11 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        if "replay" in rank.fragment.components and rank.plan.records_per_env:
-            state["counters/inserted"] = (self._inserted(), 0)
-        state |= ReplayStream(rank, self._share.kept).announced()
+        keeps = "replay" in rank.fragment.components and rank.plan.records_per_env
+        if keeps and rank.plan.checkpoint_replay:
+            inserted = self._inserted()
+            state["counters/inserted"] = (inserted, 0)
+            state |= self._replay.write(inserted)
         if rank.stepping:
             state["episodes/return"] = (self._share.episodes.returns, 0)
             state["episodes/length"] = (self._share.episodes.lengths, 0)
@@ -197,16 +204,16 @@ class RankState:
         rank, kept = self._rank, self._share.kept
         if not rank.plan.records_per_env or "replay" not in rank.fragment.components:
             return
-        in_step = rank.iteration * rank.plan.records_per_env
-        kept.began[:] = arrays.get("counters/inserted", in_step)
-        kept.inserted[:] = kept.began[rank.env_indices]
-        if kept.dtypes and (kept.inserted != in_step).any():
+        in_step = np.full(rank.plan.num_envs, rank.iteration * rank.plan.records_per_env)
+        inserted = arrays.get("counters/inserted", in_step)
+        if kept.dtypes and (inserted != in_step).any():
             raise CheckpointError(
                 f"checkpoint {path} holds different numbers of records of the environments, as an "
                 "asynchronous run keeps them, and a compiled loop writes as many for each: resume "
                 "it under another policy, such as SingleLearnerCoarse"
             )
-        ReplayStream(rank, kept).take(path, meta)
+        kept.began[:] = self._replay.take(path, meta, inserted)
+        kept.inserted[:] = kept.began[rank.env_indices]
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
         """Restores the loop's variables; with `anew` without those that are per environment.

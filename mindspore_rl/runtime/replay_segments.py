@@ -1,0 +1,215 @@
+"""Segments of a replay: files with records of some environments, which checkpoints share.
+
+Each rank writes the records that its replay got since its last segment. The metadata of a
+checkpoint lists the segments that hold its replay; a file that no checkpoint lists is removed.
+"""
+
+import contextlib
+import math
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_rl.errors import StorageError
+from mindspore_rl.platform.cache import make_folder, replacing, writing
+
+FOLDER = "replay"
+"""Of the segments, beside the folder of the checkpoints."""
+PIECE_BYTES = 1 << 22
+"""Bytes that are read or written at once, or one row if that is more."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file of consecutive records: column by column, `[records, environments, ...]`.
+
+    Attributes:
+        file: its name.
+        lanes: first and last environment (exclusive).
+        records: first and last record (exclusive) of each of them, as they were inserted.
+        columns: numbers of the columns in it.
+        checksum: of the file.
+    """
+
+    file: str
+    lanes: tuple[int, int]
+    records: tuple[int, int]
+    columns: tuple[int, ...]
+    checksum: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of records of an environment, and of environments."""
+        return self.records[1] - self.records[0], self.lanes[1] - self.lanes[0]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay in a checkpoint.
+
+    Attributes:
+        capacity: number of records kept of each environment.
+        columns: of each column the dtype, and the shape of a record.
+        segments: in the order in which they were written; none if the columns are arrays of the
+            checkpoint.
+    """
+
+    capacity: int
+    columns: tuple[tuple[str, tuple[int, ...]], ...]
+    segments: tuple[Segment, ...] = ()
+
+    def inserted(self, num_envs: int) -> np.ndarray:
+        """Returns the number of records that were inserted for each environment."""
+        found = np.zeros(num_envs, np.int64)
+        for segment in self.segments:
+            lanes = slice(*segment.lanes)
+            found[lanes] = np.maximum(found[lanes], segment.records[1])
+        return found
+
+    def kinds(self) -> list[tuple[np.dtype, tuple[int, ...]]]:
+        """Returns the dtype and the record's shape of each column. Raises: ValueError: objects."""
+        found = [(np.dtype(dtype), shape) for dtype, shape in self.columns]
+        if any(dtype.hasobject for dtype, _ in found):
+            raise ValueError(f"its replay has columns {self.columns}")
+        return found
+
+
+def write(folder: Path, number: int, rank: int, pieces: Iterable[np.ndarray]) -> tuple[str, int]:
+    """Writes a segment durably and reads it back.
+
+    Args:
+        folder: made if missing.
+        number: the iteration of the checkpoint, see `remove_unused`.
+        rank: that writes it.
+        pieces: its contents; each piece is used before the next one is requested.
+
+    Returns: its name, which no other segment has, and its checksum.
+
+    Raises:
+        StorageError: the disk is full or faulty.
+    """
+    path = folder / f"{number:08d}-{rank:04d}-{secrets.token_hex(4)}.segment"
+    checksum = 0
+
+    def read_back(made: Path) -> None:
+        if _checksum(made) != checksum:
+            raise StorageError(f"{path} does not hold what was written: is the disk faulty?")
+
+    with writing(path):
+        make_folder(folder)
+        with replacing(path, read_back) as file:
+            for piece in pieces:
+                data: Any = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+                checksum = zlib.crc32(data, checksum)
+                file.write(data)
+    return path.name, checksum
+
+
+def ring_pieces(
+    column: Any, dtype: np.dtype, lanes: slice, records: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """Yields consecutive records of some environments from a ring `[capacity, B, ...]`, in pieces.
+
+    Args:
+        column: the ring: record r is in the row r modulo its length.
+        dtype: of the pieces.
+        lanes: on the axis B.
+        records: first and last record (exclusive).
+    """
+    first, end = records
+    part = column[:, lanes]
+    while first < end:
+        row = first % len(part)
+        count = min(end - first, len(part) - row)
+        for at, rows in pieces_of((count, *part.shape[1:]), dtype):
+            yield np.ascontiguousarray(part[row + at : row + at + rows], dtype)
+        first += count
+
+
+def pieces(folder: Path, replay: Replay, segment: Segment) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Reads a segment.
+
+    Yields: number of a column, number of a piece's first record, and the piece
+        `[records, environments, ...]`, to be used before the next one is requested.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged; the checksum is compared only after the last piece.
+    """
+    columns, checksum = replay.kinds(), 0
+    with (folder / Path(segment.file).name).open("rb") as file:
+        for number in segment.columns:
+            dtype, record = columns[number]
+            shape = (*segment.shape, *record)
+            for row, rows in pieces_of(shape, dtype):
+                data = bytearray(rows * row_bytes(shape, dtype))
+                if file.readinto(data) != len(data):
+                    raise ValueError(f"{segment.file} of its replay ends too early")
+                checksum = zlib.crc32(data, checksum)
+                piece = np.frombuffer(data, dtype).reshape(rows, *shape[1:])
+                yield number, segment.records[0] + row, piece
+        if file.read(1) or checksum != segment.checksum:
+            raise ValueError(f"{segment.file} of its replay is not the one that was saved")
+
+
+def check_sizes(folder: Path, replay: Replay) -> None:
+    """Checks that all segments are there. Raises: OSError, ValueError: one is not."""
+    each = [math.prod(record) * dtype.itemsize for dtype, record in replay.kinds()]
+    for segment in replay.segments:
+        size = math.prod(segment.shape) * sum(each[number] for number in segment.columns)
+        if (folder / segment.file).stat().st_size != size:
+            raise ValueError(f"{segment.file} of its replay has not {size} bytes")
+
+
+def put(column: np.ndarray, piece: np.ndarray, records: np.ndarray, inserted: np.ndarray) -> None:
+    """Puts records into the rows of a ring; leaves out those that newer ones would overwrite.
+
+    Args:
+        column: the ring `[capacity, B, ...]`.
+        piece: `[rows, B, ...]`.
+        records: their numbers `[rows, B]`; negative: no record.
+        inserted: numbers of records ever inserted, `[B]`.
+    """
+    rows, lanes = np.nonzero(records >= np.maximum(inserted - len(column), 0))
+    column[records[rows, lanes] % len(column), lanes] = piece[rows, lanes]
+
+
+def remove_unused(folder: Path, used: Iterable[Segment], before: int) -> None:
+    """Removes segments, and what killed writers left of them.
+
+    Args:
+        folder: of the segments.
+        used: these stay.
+        before: segments of this iteration's checkpoint, or of later ones, stay: other ranks may be
+            writing the next checkpoint.
+    """
+    names = {segment.file for segment in used}
+    for path in folder.glob("*.segment*"):
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            if path.name not in names and int(path.name.split("-")[0]) < before:
+                path.unlink()
+
+
+def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    """Returns the bytes of a row of an array."""
+    return math.prod(shape[1:]) * dtype.itemsize
+
+
+def pieces_of(shape: Sequence[int], dtype: np.dtype) -> Iterator[tuple[int, int]]:
+    """Yields the pieces in which an array is written and read: first row and number of rows."""
+    rows = max(1, PIECE_BYTES // max(1, row_bytes(shape, dtype)))
+    for row in range(0, shape[0], rows):
+        yield row, min(rows, shape[0] - row)
+
+
+def _checksum(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while data := file.read(PIECE_BYTES):
+            checksum = zlib.crc32(data, checksum)
+    return checksum

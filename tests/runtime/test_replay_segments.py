@@ -1,0 +1,271 @@
+"""Segments of a replay: ranks write what is new; every checkpoint has all that it lists."""
+
+import itertools
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.runtime import checkpoint, replay_segments
+from mindspore_rl.runtime.rank import replay_checkpoint
+from mindspore_rl.runtime.rank.replay_checkpoint import ReplaySegments, written
+
+ENVS = 6
+
+
+class Kept:
+    """A replay whose records hold their numbers and those of their environments."""
+
+    def __init__(self, capacity, envs, weighted=False):
+        self.dtypes, self.envs, self.inserted = [], envs, np.zeros(len(envs), np.int64)
+        self.columns = [np.zeros((capacity, len(envs), 3)), np.zeros((capacity, len(envs)), bool)]
+        self.columns += [np.zeros((capacity, len(envs)), np.int64)] if weighted else []
+
+    def insert(self, counts):
+        """Inserts so many records of each environment."""
+        for lane, env in enumerate(self.envs):
+            for _ in range(counts[env]):
+                number = self.inserted[lane]
+                row = number % len(self.columns[0])
+                self.columns[0][row, lane] = (number, env, number * env)
+                self.columns[1][row, lane] = number % 2
+                self.inserted[lane] += 1
+        for weights in self.columns[2:]:
+            weights[:] = np.where(self.columns[0][..., 0] > 0, 1 + self.inserted, 0)
+
+    @staticmethod
+    def empty(shape, dtype):
+        return np.zeros(shape, dtype)
+
+    def restore(self, columns, *_):
+        self.columns = columns
+
+
+def rank_of(run, number, envs, capacity=10):
+    plan = SimpleNamespace(steps_per_iteration=1, records_kept=capacity)
+    fragment = SimpleNamespace(components=("replay",))
+    return SimpleNamespace(
+        run_dir=run,
+        number=number,
+        env_indices=envs,
+        env_steps=0,
+        plan=plan,
+        fragment=fragment,
+        stamp=lambda stage: None,
+        note=lambda text: None,
+    )
+
+
+class Job:
+    """Some ranks, each with a part of the replay."""
+
+    def __init__(self, run, *shares, capacity=10, weighted=False):
+        self.run, self.capacity, self.counts = run, capacity, np.zeros(ENVS, np.int64)
+        self.kept = [Kept(capacity, share, weighted) for share in shares]
+        self.ranks = [rank_of(run, number, share) for number, share in enumerate(shares)]
+        self.sides = list(map(ReplaySegments, self.ranks, self.kept))
+
+    def insert(self, counts):
+        self.counts += counts
+        for kept in self.kept:
+            kept.insert(counts)
+
+    def save(self, iteration):
+        arrays = {}
+        for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
+            rank.env_steps = iteration
+            arrays |= {name: array for name, (array, _) in side.write(kept.inserted).items()}
+        about = {"num_envs": 1, "steps_per_iteration": 1, "env_steps": iteration}
+        about |= {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": iteration * ENVS}
+        return checkpoint.save(
+            self.run / "checkpoints", iteration, {}, {**about, **written(arrays)}
+        )
+
+    def columns(self):
+        """Returns the columns of all environments."""
+        parts = zip(*(kept.columns for kept in self.kept), strict=True)
+        return [np.concatenate(columns, 1) for columns in parts]
+
+
+def taken(path, inserted, envs=range(ENVS), capacity=10, dtypes=()):
+    """Returns the columns that a rank loads for some environments."""
+    kept = Kept(0, envs)
+    kept.dtypes = list(dtypes)
+    rank = rank_of(path.parent, 0, envs, capacity)
+    ReplaySegments(rank, kept).take(path, checkpoint.look(path), inserted)
+    return kept.columns
+
+
+def files(run):
+    return sorted((run / replay_segments.FOLDER).glob("*"))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Segments of any size are kept, in pieces of few rows."""
+    monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)
+    monkeypatch.setattr(replay_segments, "PIECE_BYTES", 100)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shares", [[range(6)], [range(4), range(4, 6)]])
+def test_a_checkpoint_has_all_records_whatever_each_environment_got(
+    tmp_path, small, shares, weighted
+):
+    job, draws = Job(tmp_path, *shares, weighted=weighted), np.random.default_rng(1)
+    for iteration in range(1, 12):
+        counts = draws.integers(0, 9, ENVS) if iteration % 3 else np.full(ENVS, 4)
+        job.insert(np.minimum(counts, 4) if iteration % 2 else np.where(counts > 5, 0, counts))
+        path = job.save(iteration)
+        arrays, _ = checkpoint.load(path)
+        expected = job.columns()
+        found = taken(path, job.counts)
+        other = taken(path, job.counts, range(1, 5))
+        for number, column in enumerate(expected):
+            np.testing.assert_array_equal(arrays[f"replay/{number}"], column)
+            np.testing.assert_array_equal(found[number], column)
+            np.testing.assert_array_equal(other[number], column[:, 1:5])
+    assert (job.counts > 10).all()
+    assert all(len(replay.segments) < 40 for replay in replays(tmp_path))
+
+
+def replays(run):
+    paths = checkpoint.list_checkpoints(run / "checkpoints")
+    return [checkpoint.replay_of(checkpoint.look(path)) for path in paths]
+
+
+def test_only_new_records_are_written_and_only_listed_segments_stay(tmp_path, small):
+    job = Job(tmp_path, range(6))
+    sizes = []
+    for iteration in range(1, 9):
+        job.insert([3] * ENVS)
+        before = files(tmp_path)
+        job.save(iteration)
+        (new,) = set(files(tmp_path)) - set(before)
+        sizes.append(new.stat().st_size)
+        listed = {segment.file for replay in replays(tmp_path) for segment in replay.segments}
+        assert {path.name for path in files(tmp_path)} == listed
+    assert sizes == [3 * ENVS * (3 * 8 + 1)] * 8
+    assert len(files(tmp_path)) == 6  # 4 of each checkpoint
+    (tmp_path / replay_segments.FOLDER / "00000003-0001-left.segment.tmp").touch()
+    job.save(9)
+    assert len(files(tmp_path)) == 5
+
+
+def test_a_small_segment_is_written_again_with_what_follows(tmp_path):
+    job = Job(tmp_path, range(6), capacity=100)
+    for iteration in range(1, 6):
+        job.insert([3] * ENVS)
+        job.save(iteration)
+    assert [replay.segments[0].records for replay in replays(tmp_path)] == [
+        (0, 9),
+        (0, 12),
+        (0, 15),
+    ]
+    assert len(files(tmp_path)) == 3
+
+
+def test_a_replay_goes_on_with_another_capacity(tmp_path, small):
+    job = Job(tmp_path, range(6))
+    for iteration in (1, 2, 3):
+        job.insert([3] * ENVS)
+        path = job.save(iteration)
+    numbers = job.columns()[0][..., 0]
+    larger, fewer = (taken(path, job.counts, capacity=size)[0][..., 0] for size in (20, 4))
+    np.testing.assert_array_equal(larger[:9], numbers[:9])
+    np.testing.assert_array_equal(fewer[:, 0], [8, 5, 6, 7])
+    job.insert([3] * ENVS)
+    path = job.save(4)
+    grown = taken(path, job.counts, capacity=20)[0][..., 0]
+    np.testing.assert_array_equal(grown[:, 0], [*range(2, 12), *[0] * 10])  # counted from 0 on
+    with pytest.raises(
+        CheckpointError, match="holds the newest 10 records of each environment, of"
+    ):
+        taken(path, job.counts, capacity=20, dtypes=["float64", "bool"])
+    assert sorted(taken(path, job.counts, capacity=4)[0][:, 0, 0]) == [8, 9, 10, 11]
+
+
+def test_the_replay_in_a_file_of_an_earlier_version_is_taken(tmp_path):
+    job = Job(tmp_path, range(6))
+    job.insert([23] * ENVS)
+    about = {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": ENVS}
+    arrays = {f"replay/{number}": column for number, column in enumerate(job.columns())}
+    path = checkpoint.save(tmp_path / "checkpoints", 1, arrays, about)
+    for found, expected in zip(taken(path, job.counts), job.columns(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    fewer = taken(path, job.counts, range(2, 4), capacity=4)[0]
+    np.testing.assert_array_equal(fewer[:, 0, :2], [[20, 2], [21, 2], [22, 2], [19, 2]])
+
+
+def test_columns_of_a_cell_are_saved_in_their_own_dtypes(tmp_path):
+    job = Job(tmp_path, range(6))
+    job.insert([3] * ENVS)
+    (kept,) = job.kept
+    kept.columns[1] = kept.columns[1].astype(np.int8)
+    kept.dtypes = ["float64", "bool"]
+    arrays, _ = checkpoint.load(job.save(1))
+    assert arrays["replay/1"].dtype == bool
+    np.testing.assert_array_equal(arrays["replay/1"], kept.columns[1])
+
+
+class Killed(BaseException):
+    """Ends a writer at any moment."""
+
+
+def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, small, monkeypatch):
+    """What it has not removed by then stays until the next checkpoint."""
+    calls = [(os, "replace"), (os, "fsync"), (Path, "unlink")]
+    for at in itertools.count(1, 2):
+        job, left = Job(tmp_path / f"{at}", range(4), range(4, 6)), itertools.count(1)
+        for iteration in range(1, 5):
+            job.insert([3] * ENVS)
+            job.save(iteration)
+        before = job.columns()
+        with monkeypatch.context() as patch:
+
+            def struck(*given, call, at=at, left=left, **named):
+                if next(left) >= at:
+                    raise Killed
+                return call(*given, **named)
+
+            for owner, name in calls:
+                call = getattr(owner, name)
+                patch.setattr(owner, name, lambda *a, call=call, **k: struck(*a, call=call, **k))
+            job.insert([3] * ENVS)
+            try:
+                job.save(5)
+                done = True
+            except Killed:
+                done = False
+        path, meta, damaged = checkpoint.load_newest(job.run / "checkpoints")
+        assert damaged == []
+        arrays = checkpoint.load(path)[0]
+        expected = job.columns() if meta["iteration"] == 5 else before
+        np.testing.assert_array_equal(arrays["replay/0"], expected[0])
+        job.save(6)
+        job.save(7)
+        listed = {segment.file for replay in replays(job.run) for segment in replay.segments}
+        assert {file.name for file in files(job.run)} == listed
+        if done:
+            break
+    assert at > 15  # every second moment
+
+
+def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):
+    def pieces():
+        yield np.zeros(9)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        replay_segments.write(tmp_path, 1, 0, pieces())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_that_the_disk_does_not_give_back_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay_segments, "_checksum", lambda path: 0)
+    with pytest.raises(StorageError, match="does not hold what was written"):
+        replay_segments.write(tmp_path, 1, 0, [np.ones(9)])
+    assert list(tmp_path.iterdir()) == []
