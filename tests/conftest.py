@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -55,6 +56,14 @@ def one_core_alone(request: pytest.FixtureRequest):
     """Runs the tests of a folder that starts no ranks on one core."""
     with one_core() if request.path.parent.name in ONE_CORE else contextlib.nullcontext():
         yield
+
+
+@pytest.fixture(autouse=True)
+def pynative_mode():
+    """Starts each test in MindSpore's eager mode; a job in this process leaves that of graphs."""
+    if "mindspore" in sys.modules:
+        mindspore = sys.modules["mindspore"]
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
 
 
 @pytest.fixture(scope="module", autouse=True)
