@@ -20,7 +20,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
+from mindspore_rl.platform import interpreter  # noqa: E402
 from tests.one_core import one_core  # noqa: E402
+
+interpreter.leave_out_ascend()
 
 ONE_CORE = ("compiler", "rl")
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has

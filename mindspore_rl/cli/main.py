@@ -23,6 +23,7 @@ from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import ALGORITHM, GROUPS, PLACE
 from mindspore_rl.jobs.options import Number
+from mindspore_rl.platform import interpreter
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         _use_utf8()
         argv = sys.argv[1:]
         completion.complete(_parser)
+        interpreter.leave_out_ascend()
     prepare_mindspore()
     return _told(partial(_run, argv, below=own))
 

@@ -51,7 +51,6 @@ QUICK += [
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept", SCATTERED, "CartPole-v1"),
-    ("across", "GPUOnly", "graph:CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
 ]
 """Each program under one policy."""
@@ -65,6 +64,7 @@ CASES += [
     ("marks_in_branches", "SingleLearnerCoarse", "graph:CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept", "SingleLearnerCoarse", "graph:CartPole-v1"),
+    ("across", "GPUOnly", "graph:CartPole-v1"),
     ("across", "SingleLearnerCoarse", "CartPole-v1"),
     ("across", "SingleLearnerFine", "CartPole-v1"),
     ("across", "MultipleLearners", "CartPole-v1"),
@@ -98,7 +98,7 @@ def test_three_workers_equal_the_reference(name, policy, environment, references
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", quick([1, 2], 1))
 def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
@@ -369,7 +369,9 @@ for i in range(3):
 """
 
 
-@pytest.mark.parametrize(("spoilt", "site"), [("", ""), ("0.5 *", "#1"), ("- 0.25 *", "#2")])
+@pytest.mark.parametrize(
+    ("spoilt", "site"), quick([("", ""), ("0.5 *", "#1"), ("- 0.25 *", "#2")], 0, 2)
+)
 def test_marks_under_conditions_are_recorded(spoilt, site, references, tmp_path):
     def spoil(folder):
         for file in (folder / "fragments").glob("*.py"):
