@@ -153,8 +153,10 @@ class KeptReplay:
             columns = self.columns or self._new(capacity, stacks, weighted)
             if self.columns and weighted:
                 *columns, weights = columns
+            size = sum(column.nbytes for column in columns)
+            on_disk = bool(self.folder) and size > available_memory()
             weights = weights if weighted else None
-            self._made = made = make_rings(columns, weights, self.inserted, self.empty)
+            self._made = made = make_rings(columns, weights, self.inserted, self.empty, on_disk)
             self.columns[:] = [*columns, made.weights] if weighted else columns
         if capacity and (found := self._made.capacity) != capacity:
             raise CheckpointError(

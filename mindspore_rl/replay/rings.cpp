@@ -5,6 +5,9 @@
 // tell one address than it takes to copy ten records.
 #include "index.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 namespace {
 constexpr uint64_t ONE = 1 << 20;  // the weight of a lane's first records
 constexpr int64_t NEAR = 8;        // records that are fetched ahead
@@ -19,6 +22,7 @@ struct Rings {
   int64_t capacity, lanes, count;
   int64_t *inserted;  // records of each lane, ever
   char *index;        // the table of their weights, or null
+  int64_t on_disk;    // whether records are in a file that may not fit memory
   Column columns[];
 
   template <class T> T *data(const char *array) const { return *(T *const *)(array + address); }
@@ -50,6 +54,33 @@ void copy_value(char *to, const char *from, int64_t bytes) {
   }
 }
 
+// Has the system read what will be copied, all at once instead of page by page.
+void announce(const Rings &rings, int64_t count, const int64_t *slots, const int64_t *lanes,
+              int64_t steps) {
+  const intptr_t page = sysconf(_SC_PAGESIZE);
+  intptr_t begin = 0, end = 0;  // of what was not asked for yet
+  auto ask = [&] {
+    if (end > begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
+  };
+  for (int64_t i = 0; i < count; i++)
+    for (int64_t c = 0; c < rings.count; c++)
+      for (int64_t slot = slots[i], left = steps; left > 0; slot = 0) {
+        const Column &column = rings.columns[c];
+        int64_t run = std::min(left, rings.capacity - slot), lane = lanes ? lanes[i] : i % rings.lanes;
+        intptr_t from = intptr_t(column.base + slot * column.slot + lane * column.lane);
+        intptr_t to = (from + (run - 1) * column.slot + column.bytes + page - 1) / page * page;
+        from = from / page * page;
+        if (from > end || from < begin) {
+          ask();
+          begin = from;
+          end = to;
+        }
+        end = std::max(end, to);
+        left -= run;
+      }
+  ask();
+}
+
 // Windows of records from slots on, of the given lanes or of all in turn. False if there is no such
 // slot or lane.
 bool gather(const Rings &rings, int64_t count, const int64_t *slots, const int64_t *lanes,
@@ -58,6 +89,7 @@ bool gather(const Rings &rings, int64_t count, const int64_t *slots, const int64
     if (uint64_t(slots[i]) >= uint64_t(rings.capacity) ||
         (lanes && uint64_t(lanes[i]) >= uint64_t(rings.lanes)))
       return false;
+  if (rings.on_disk) announce(rings, count, slots, lanes, steps);
   std::vector<char *> out = rings.all(to);
   int64_t lane = 0, ahead = NEAR % rings.lanes;
   auto after = [&](int64_t turn) { return turn + 1 == rings.lanes ? 0 : turn + 1; };

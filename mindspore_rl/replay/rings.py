@@ -130,6 +130,8 @@ class NativeRings(Rings):
 
     Args:
         index: the table that holds the weights, see `_index`; None: none are held.
+        on_disk: whether records are in a file that may not fit memory, so that the system is told
+            which of them a draw reads.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class NativeRings(Rings):
         weights: np.ndarray | None,
         inserted: np.ndarray,
         index: np.ndarray | None,
+        on_disk: bool,
     ) -> None:
         super().__init__(columns, weights, inserted)
         self._shapes = [column.shape[2:] for column in columns]
@@ -147,7 +150,7 @@ class NativeRings(Rings):
         self._found: dict[tuple, tuple[int, int, int, list[int]]] = {}
         extent = self.capacity, self.num_envs, len(columns)
         at = inserted.ctypes.data, 0 if index is None else index.ctypes.data
-        layout = [ADDRESS, ITEMS, *extent, *at]
+        layout = [ADDRESS, ITEMS, *extent, *at, on_disk]
         for column, size in zip(columns, self._sizes, strict=True):
             assert column[0, 0].flags.c_contiguous
             layout += [column.ctypes.data, *column.strides[:2], size]
@@ -230,9 +233,13 @@ class NativeRings(Rings):
 
 
 def make_rings(
-    columns: Sequence[np.ndarray], weights: np.ndarray | None, inserted: np.ndarray, empty: Empty
+    columns: Sequence[np.ndarray],
+    weights: np.ndarray | None,
+    inserted: np.ndarray,
+    empty: Empty,
+    on_disk: bool = False,
 ) -> Rings:
-    """Makes rings of records, see `Rings`; copies the weights.
+    """Makes rings of records, see `Rings` and `NativeRings`; copies the weights.
 
     Raises:
         ReplayError: the sum of the weights could exceed 63 bits.
@@ -246,10 +253,8 @@ def make_rings(
         )
     if toolchain.compiler() is None:
         return Rings(columns, None if weights is None else np.array(weights), inserted)
-    if weights is None:
-        return NativeRings(columns, None, inserted, None)
-    own, index = _index(weights, empty)
-    return NativeRings(columns, own, inserted, index)
+    own, index = (None, None) if weights is None else _index(weights, empty)
+    return NativeRings(columns, own, inserted, index, on_disk)
 
 
 def _index(weights: np.ndarray, empty: Empty) -> tuple[np.ndarray, np.ndarray]:

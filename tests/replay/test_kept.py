@@ -315,12 +315,16 @@ def test_more_than_fits_memory_is_refused(monkeypatch):
 
 
 def test_records_may_be_in_a_file_without_a_name(tmp_path, monkeypatch):
-    kept, expected_columns = KeptReplay(ENVS, folder=str(tmp_path)), weighted(11).columns
+    """Also a file that does not fit memory, of which the system is told what is read."""
+    kept, other = KeptReplay(ENVS, folder=str(tmp_path)), weighted(11)
     monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 0)
     for number in range(11):
         kept.write(8, *row(number), weighted=True)
-    for column, expected in zip(kept.columns, expected_columns, strict=True):
-        assert np.array_equal(column, expected)
+    noise = np.random.default_rng(2).random((ENVS, 40), np.float32)
+    found, expected = (each.draw_weighted(noise, 3) for each in (kept, other))
+    for columns in ((kept.columns, other.columns), (found, expected)):
+        for column, right in zip(*columns, strict=True):
+            assert np.array_equal(column, right)
     assert not list(tmp_path.iterdir())
 
 
