@@ -141,6 +141,11 @@ struct Levels {
   }
 };
 
+uint64_t weight_of(double priority, double exponent) {
+  double weight = exponent == 1.0 ? priority : std::pow(priority, exponent);
+  return uint64_t(std::min(std::max(std::rint(weight * 1048576.0), 1.0), LARGEST));
+}
+
 uint64_t largest(const uint64_t *group) { return *std::max_element(group, group + FANOUT); }
 
 void set_weight(const Table &table, int64_t lane, int64_t slot, uint64_t value) {
@@ -202,6 +207,38 @@ class Locked {
  private:
   pthread_mutex_t *mutex_;
 };
+
+// Where in the lane each of a group of draws falls; -1 beside every record.
+void find(const Lanes &lanes, int64_t count, const int32_t *lane, uint64_t *offsets,
+          int64_t *slots) {
+  Levels levels(lanes.header.weights);
+  const uint64_t *sums[GROUP], *weights[GROUP], *bottom[GROUP];
+  for (int64_t i = 0; i < count; i++) {
+    Table table = lanes.table(lane[i]);
+    slots[i] = 0;
+    weights[i] = table.weights(lanes.own(lane[i]));
+    bottom[i] = table.sums(lanes.own(lane[i]));
+  }
+  for (int64_t level = levels.count; level >= 0; level--) {
+    for (int64_t i = 0; i < count; i++)
+      sums[i] = level ? bottom[i] + levels.start[level - 1] : weights[i];
+    for (int64_t i = 0; i < count; i++) {
+      if (slots[i] < 0) continue;
+      const uint64_t *children = sums[i] + slots[i];
+      int64_t child = 0;
+      for (; child < FANOUT && offsets[i] >= load(children[child]); child++)
+        offsets[i] -= children[child];
+      slots[i] = child == FANOUT ? -1 : slots[i] + child;
+      if (slots[i] < 0) continue;
+      if (level) {
+        slots[i] *= FANOUT;
+        const uint64_t *next = level > 1 ? sums[i] - levels.size[level - 2] : weights[i];
+        __builtin_prefetch(next + slots[i]);
+        __builtin_prefetch(next + slots[i] + FANOUT / 2);
+      }
+    }
+  }
+}
 
 // A record to be written, the oldest of the lane, or -1 if the writer has all of them open.
 int64_t begin(const Table &table, int64_t at) {

@@ -230,29 +230,11 @@ class TableSpec:
         """Returns the sizes and offsets of all sections, as `table.cpp` reads them."""
         header = np.zeros((), HEADER)
         text = self.text()
-        weights = -(-self.capacity // FANOUT) * FANOUT
-        nodes, level = 0, weights
-        while level > FANOUT:
-            level = -(-(level // FANOUT) // FANOUT) * FANOUT
-            nodes += level
         for name in set(HEADER.names or ()) & set(vars(self)):
             header[name] = getattr(self, name)
         header["magic"], header["spec_bytes"] = MAGIC, len(text)
         header["record_bytes"] = self.starts[-1]
-        header["weights"], header["nodes"] = weights, nodes
-        at = HEADER.itemsize + len(text)
-        for name, size in (
-            ("limit_offset", LIMIT.itemsize),
-            ("lane_offset", self.lanes * LANE.itemsize),
-            ("entry_offset", self.lanes * self.capacity * ENTRY.itemsize),
-            ("weight_offset", self.lanes * weights * 8),
-            ("tree_offset", self.lanes * nodes * (1 + self.weighted) * 8),
-            ("data_offset", self.lanes * self.capacity * int(self.starts[-1])),
-            ("total_bytes", 0),
-        ):
-            at = -(-at // PAGE) * PAGE
-            header[name] = at
-            at += size
+        _lay_out(header, ENTRY.itemsize)
         return header
 
     def text(self) -> bytes:
@@ -271,6 +253,41 @@ class TableSpec:
             return TableSpec(**{**values, "columns": columns})
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"its specification cannot be read: {error!r}") from error
+
+
+def index_header(lanes: int, capacity: int) -> np.ndarray:
+    """Returns the header of a table that has weights alone, no entries and no records."""
+    header = np.zeros((), HEADER)
+    header["lanes"], header["capacity"], header["weighted"] = lanes, capacity, 1
+    _lay_out(header, 0)
+    return header
+
+
+def _lay_out(header: np.ndarray, entry_bytes: int) -> None:
+    """Sets the sizes of the index in a header, and where each section begins."""
+    lanes, capacity, weighted, record_bytes, text_bytes = (
+        int(header[name])
+        for name in ("lanes", "capacity", "weighted", "record_bytes", "spec_bytes")
+    )
+    weights = -(-capacity // FANOUT) * FANOUT
+    nodes, level = 0, weights
+    while level > FANOUT:
+        level = -(-(level // FANOUT) // FANOUT) * FANOUT
+        nodes += level
+    header["weights"], header["nodes"] = weights, nodes
+    at = HEADER.itemsize + text_bytes
+    for name, size in (
+        ("limit_offset", LIMIT.itemsize),
+        ("lane_offset", lanes * LANE.itemsize),
+        ("entry_offset", lanes * capacity * entry_bytes),
+        ("weight_offset", lanes * weights * 8),
+        ("tree_offset", lanes * nodes * (1 + weighted) * 8),
+        ("data_offset", lanes * capacity * record_bytes),
+        ("total_bytes", 0),
+    ):
+        at = -(-at // PAGE) * PAGE
+        header[name] = at
+        at += size
 
 
 def _is_number(dtype: object) -> bool:

@@ -12,11 +12,6 @@
 #include <deque>
 
 namespace {
-uint64_t weight_of(double priority, double exponent) {
-  double weight = exponent == 1.0 ? priority : std::pow(priority, exponent);
-  return uint64_t(std::min(std::max(std::rint(weight * 1048576.0), 1.0), LARGEST));
-}
-
 inline uint64_t high(uint64_t a, uint64_t b) {
   return uint64_t((unsigned __int128)a * b >> 64);
 }
@@ -40,38 +35,6 @@ uint64_t random_bits(uint32_t seed, uint32_t stream, uint32_t step, uint32_t ind
 int64_t committed(const Table &table, int64_t record, double priority, double exponent) {
   Locked locked(table, record / table.header.capacity);
   return commit(table, record, table.header.weighted ? weight_of(priority, exponent) : 1);
-}
-
-// Where in the lane each of a group of draws falls; -1 beside every record.
-void find(const Lanes &lanes, int64_t count, const int32_t *lane, uint64_t *offsets,
-          int64_t *slots) {
-  Levels levels(lanes.header.weights);
-  const uint64_t *sums[GROUP], *weights[GROUP], *bottom[GROUP];
-  for (int64_t i = 0; i < count; i++) {
-    Table table = lanes.table(lane[i]);
-    slots[i] = 0;
-    weights[i] = table.weights(lanes.own(lane[i]));
-    bottom[i] = table.sums(lanes.own(lane[i]));
-  }
-  for (int64_t level = levels.count; level >= 0; level--) {
-    for (int64_t i = 0; i < count; i++)
-      sums[i] = level ? bottom[i] + levels.start[level - 1] : weights[i];
-    for (int64_t i = 0; i < count; i++) {
-      if (slots[i] < 0) continue;
-      const uint64_t *children = sums[i] + slots[i];
-      int64_t child = 0;
-      for (; child < FANOUT && offsets[i] >= load(children[child]); child++)
-        offsets[i] -= children[child];
-      slots[i] = child == FANOUT ? -1 : slots[i] + child;
-      if (slots[i] < 0) continue;
-      if (level) {
-        slots[i] *= FANOUT;
-        const uint64_t *next = level > 1 ? sums[i] - levels.size[level - 2] : weights[i];
-        __builtin_prefetch(next + slots[i]);
-        __builtin_prefetch(next + slots[i] + FANOUT / 2);
-      }
-    }
-  }
 }
 }  // namespace
 

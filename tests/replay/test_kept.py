@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import CheckpointError, NumericsError, ReplayError
-from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.replay.weights import LARGEST, ONE, Weights, weighted_rows, weights_of
+from mindspore_rl.replay.kept import WEIGHT_BYTES, KeptReplay
+from mindspore_rl.replay.spec import index_header
+from mindspore_rl.replay.weights import LARGEST, ONE, newest_rows, weighted_rows, weights_of
 
 ENVS = 3
+
+
+@pytest.fixture(autouse=True, params=["native", "numpy"])
+def _drawn_by(request, monkeypatch):
+    """Without a C++ compiler, NumPy does the same."""
+    if request.param == "numpy":
+        monkeypatch.setattr("mindspore_rl.platform.toolchain.compiler", lambda: None)
 
 
 def row(number):
@@ -166,7 +174,7 @@ def test_a_new_record_is_as_likely_as_the_likeliest_of_its_environment():
 
 
 @pytest.mark.parametrize("capacity", [5, 256, 700])
-def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
+def test_draws_from_sums_are_those_from_all_weights(capacity):
     generator = np.random.default_rng(6)
     kept, inserted = KeptReplay(ENVS), 0
     whole = np.zeros((capacity, ENVS), np.int64)
@@ -197,8 +205,7 @@ def test_draws_from_sums_of_blocks_are_those_from_all_weights(capacity):
     )
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_every_one_of_a_million_records_can_be_drawn(blocks):
+def test_every_one_of_a_million_records_can_be_drawn():
     """Even a very unlikely one, by the numbers that hit the middle of its weight."""
     weights = np.full((10**6, 1), 100 * ONE, np.int64)
     weights[::2] = ONE
@@ -207,11 +214,86 @@ def test_every_one_of_a_million_records_can_be_drawn(blocks):
     numbers = [(place << 48) // int(weights.sum()) for place in middles]
     noise = np.array([[n >> 24 for n in numbers], [n & 2**24 - 1 for n in numbers]])
     noise = (noise.reshape(1, -1) / 2**24).astype(np.float32)
-    (kept := Weights()).take(weights)
-    given = np.array([10**6]), np.zeros((0, 1), int)
-    rows, odds = kept.draw(noise, *given) if blocks else weighted_rows(noise, weights, *given)
-    np.testing.assert_array_equal(rows[:, 0], unlikely)
+    kept = KeptReplay(1)
+    kept.restore([np.arange(10**6).reshape(-1, 1), weights])
+    kept.inserted[:] = 10**6
+    values, rows, odds = kept.draw_weighted(noise)
+    np.testing.assert_array_equal(rows, unlikely)
+    np.testing.assert_array_equal(values, unlikely)
     np.testing.assert_allclose(odds, 1 / 50.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 7])
+@pytest.mark.parametrize("capacity", [7, 16, 17, 300])
+def test_windows_by_priority_are_those_of_the_reference(capacity, steps):
+    """Wherever the newest records are in the ring, which begin no window."""
+    generator = np.random.default_rng(8)
+    kept = KeptReplay(ENVS)
+    kept.write(capacity, np.zeros(ENVS), weighted=True)
+    kept.columns[0][:] = np.arange(capacity * ENVS).reshape(capacity, ENVS)
+    for inserted in (7, 8, 15, capacity, capacity + 1, 2 * capacity + 3, 3 * capacity - 2):
+        kept.inserted[:] = [inserted, 7, inserted + 5]
+        filled = np.minimum(kept.inserted, capacity)
+        weights = generator.integers(1, 9, (capacity, ENVS))
+        weights[np.arange(capacity)[:, None] >= filled] = 0
+        kept.restore([kept.columns[0], weights])
+        noise = generator.random((ENVS, 80), np.float32)
+        *values, rows, odds = kept.draw_weighted(noise, steps)
+        newest = newest_rows(kept.inserted, capacity, steps)
+        expected = weighted_rows(noise, weights, filled, newest)
+        np.testing.assert_array_equal(rows, expected[0].reshape(-1))
+        np.testing.assert_array_equal(odds, expected[1].reshape(-1))
+        at = (rows[:, None] + np.arange(max(steps, 1))) % capacity
+        at = at * ENVS + np.tile(np.arange(ENVS), 40)[:, None]
+        np.testing.assert_array_equal(values[0].reshape(at.shape), at)
+
+
+def test_of_several_priorities_for_a_record_the_last_one_counts():
+    kept = weighted(3)
+    kept.update(np.array([1, 1, 1, 1, 2, 1], np.int32), np.array([5.0, 6, 7, 8, 9, 3], np.float32))
+    expected = np.array([[1, 1, 1], [8, 6, 3], [1, 9, 1]]) * ONE
+    np.testing.assert_array_equal(kept.columns[-1][:3], expected)
+
+
+def test_a_refused_update_changes_nothing():
+    kept = weighted(5)
+    for rows, priorities, error in (
+        ([0, 1, 2], [1.0, -1.0, 2.0], ReplayError),
+        ([0, 1, 2], [1.0, 2.0, np.nan], NumericsError),
+        ([0, 1, 8], [2.0, 2.0, 2.0], IndexError),
+    ):
+        with pytest.raises(error):
+            kept.update(np.array(rows), np.array(priorities))
+    assert (kept.columns[-1][:5] == ONE).all()
+    *_, odds = kept.draw_weighted(np.full((ENVS, 4), 0.5, np.float32))
+    assert (odds == 1).all()
+
+
+def test_records_may_come_as_other_numbers_and_in_parts_of_arrays():
+    kept, other = filled(1), filled(1)
+    values, even = row(1)
+    kept.write(8, values.astype(np.float64), np.repeat(even, 2)[::2])
+    other.write(8, values, even)
+    for column, expected in zip(kept.columns, other.columns, strict=True):
+        assert np.array_equal(column, expected)
+
+
+def test_records_lie_side_by_side_and_their_index_is_small():
+    kept = KeptReplay(8)
+    values = np.zeros((8, 4), np.float32), np.zeros(8, bool), np.zeros(8, np.int32)
+    kept.write(100_000, *values, weighted=True)
+    first, flag, number, weights = kept.columns
+    assert first.strides[:2] == flag.strides == number.strides == (24, 100_000 * 24)
+    assert flag.ctypes.data - first.ctypes.data == 20
+    assert int(index_header(8, 100_000)["total_bytes"]) < 800_000 * WEIGHT_BYTES
+    assert weights.shape == (100_000, 8)
+
+
+def test_too_few_records_for_a_window_are_told():
+    kept, noise = weighted(2), np.zeros((ENVS, 2), np.float32)
+    for draw in (kept.draw, kept.draw_weighted):
+        with pytest.raises(ReplayError, match="fewer records than the 3 of one draw"):
+            draw(noise, 3)
 
 
 def test_any_priority_is_a_weight():
@@ -233,12 +315,16 @@ def test_more_than_fits_memory_is_refused(monkeypatch):
 
 
 def test_records_may_be_in_a_file_without_a_name(tmp_path, monkeypatch):
-    kept, expected_columns = KeptReplay(ENVS, folder=str(tmp_path)), weighted(11).columns
+    """Also a file that does not fit memory, of which the system is told what is read."""
+    kept, other = KeptReplay(ENVS, folder=str(tmp_path)), weighted(11)
     monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 0)
     for number in range(11):
         kept.write(8, *row(number), weighted=True)
-    for column, expected in zip(kept.columns, expected_columns, strict=True):
-        assert np.array_equal(column, expected)
+    noise = np.random.default_rng(2).random((ENVS, 40), np.float32)
+    found, expected = (each.draw_weighted(noise, 3) for each in (kept, other))
+    for columns in ((kept.columns, other.columns), (found, expected)):
+        for column, right in zip(*columns, strict=True):
+            assert np.array_equal(column, right)
     assert not list(tmp_path.iterdir())
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.rate_limiter import Wait
+from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.sampler import (
     Key,
     Mode,
@@ -23,7 +24,6 @@ from mindspore_rl.replay.sampler import (
 )
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.weights import Weights
 from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
@@ -240,7 +240,8 @@ def test_more_records_than_whose_weights_can_be_summed_are_told():
     with pytest.raises(ReplayError, match="fewer than 16,777,216"):
         TableSpec(COLUMNS, capacity=1 << 23, lanes=2, weighted=True)
     with pytest.raises(ReplayError, match="fewer than 8,388,608"):
-        Weights().take(np.ones((1 << 23, 1), np.int64))
+        rows = np.broadcast_to(np.int64(0), (1 << 23, 1))
+        make_rings([rows], rows, np.zeros(1, np.int64), np.zeros)
 
 
 def test_nothing_to_draw_from_is_told():
