@@ -358,6 +358,7 @@ class _Builder(ExpressionReader):
         changed = assigned(node.body) | assigned(node.orelse)
         own = changed - self.frame.live[node]
         changed -= own
+        self.load_parameters(changed, node)
         self.assignments.give_homes(sorted(changed), always=True)
         self.assignments.forget(own)
         before, ends, bodies = dict(self.frame.names), [], []

@@ -59,6 +59,7 @@ class Loops:
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
         own = assigned(node.body) - read - self.frame.live[node]
+        self.reader.load_parameters(read | (kept - own), node)
         self.assignments.give_homes(sorted(read | (kept - own) | going))
         for name in assigned(node.body, changed=False) & self.frame.names.keys():
             # It may be another list from the second turn on.
