@@ -231,8 +231,13 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path):
         target = ratio + reward
         for x in reward:
             target = x
+        xs = []
+        for o in msrl.minibatches(2, (obs,)):
+            xs.append(missing * o[0])
+        target = sum(xs)
         """
     with pytest.raises(ProgramError) as caught:
         build_with(tmp_path, learn=lines)
     told = re.findall(r"\.py:\d+: (.*) is not supported here", str(caught.value))
-    assert told == ["the unknown name 'rewards'", "`with`", "a loop over this"]
+    unknown = ["the unknown name 'rewards'", "the unknown name 'missing'"]
+    assert told == [unknown[0], "`with`", "a loop over this", unknown[1]]

@@ -252,9 +252,11 @@ class _Builder(ExpressionReader):
         try:
             with self.draft.attempt():
                 self._read(node)
-        except ProgramError as error:
-            if not isinstance(error, Follows):
+        except Exception as error:
+            if isinstance(error, ProgramError) and not isinstance(error, Follows):
                 self.problems[str(error)] = error
+            elif isinstance(error, _Returned) or not self.problems:
+                raise
             self.choices = 0
             for name in assigned([node]):
                 self.frame.names[name] = Broken("what was refused")
