@@ -86,6 +86,12 @@ def mark_of(site: str) -> str:
     return site.split(":")[1].split("#", maxsplit=1)[0]
 
 
+def place_of(site: str) -> str:
+    """Returns a boundary's site without the turn of an unrolled loop: `boundary:gradient#1.2`."""
+    mark, _, number = site.rpartition("#")
+    return f"{mark}#{number.partition('.')[0]}"
+
+
 def is_held(name: str) -> bool:
     """Returns whether a name is the site of a boundary whose values are compared."""
     return name.startswith("boundary:") and mark_of(name) in MARKS

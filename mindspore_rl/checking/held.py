@@ -19,6 +19,7 @@ from mindspore_rl.checking.compared import (
     Compared,
     compared,
     mark_of,
+    place_of,
 )
 from mindspore_rl.checking.plain import PlainRun, sites_of
 from mindspore_rl.compiler.pipeline import JobRequest, prepare
@@ -87,7 +88,7 @@ def compare_records(
     keys = sorted({key for part in parts for key in part if len(part[key])})
     expected = {k: v for k, v in sites_of(reference, iteration) if mark_of(k) in marks}
     # The turns of an unrolled loop, `gradient#1.2`, are one place in the file.
-    passed = {key.split("/")[0].split(".")[0] for key in keys}
+    passed = {place_of(key.split("/")[0]) for key in keys}
     found = [
         Compared(iteration, site, math.inf, "the reference did not pass it")
         for site in sorted(s for s in passed - set(expected) if mark_of(s) in marks)
@@ -95,8 +96,9 @@ def compare_records(
     for site, wanted in expected.items():
         turns: dict[int, list[np.ndarray]] = {}
         for key in keys:
-            name, _, turn = key.split("/")[0].partition(".")
-            if name == site:
+            name = key.split("/")[0]
+            if place_of(name) == site:
+                turn = name.removeprefix(site).removeprefix(".")
                 axis = key.split("|")[1]
                 shares = [part[key] for part in parts if key in part]
                 value = np.concatenate(shares, int(axis)) if axis else shares[0]

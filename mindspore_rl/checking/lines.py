@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.checking.compared import place_of
 from mindspore_rl.compiler.ir.ir import Program, walk
 
 CHANGED_BY = {
@@ -22,7 +23,7 @@ def of_program(program: Program) -> dict[str, str]:
         place = f"{Path(op.where.file).name}:{op.where.line}"
         keys = [kinds[op.kind]] if op.kind in kinds else []
         if op.kind == "boundary":
-            keys.append(op.attr["site"])
+            keys.append(place_of(op.attr["site"]))
         for key in keys:
             found.setdefault(key, []).append(place)
         if loops:  # the last assignment counts

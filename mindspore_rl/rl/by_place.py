@@ -5,6 +5,7 @@ MindSpore compiles tuples, but no NamedTuple.
 
 import ast
 import inspect
+import itertools
 import linecache
 import os
 import types
@@ -14,6 +15,9 @@ from typing import Any, NoReturn
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import statement_in
 
+_NUMBERS = itertools.count()
+"""Numbers of the functions made here. MindSpore keeps what it parsed by `__name__` and `id`, and a
+new function may have the `id` of an old one."""
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value."""
 
@@ -81,7 +85,9 @@ def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> 
     made.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
     scope: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(made), file, "exec"), like.__globals__, scope)  # noqa: S102
-    return scope["made"](**free)
+    function = scope["made"](**free)
+    function.__name__ = f"{tree.name}_{next(_NUMBERS)}"
+    return function
 
 
 def _file_of(lines: list[str], file: str) -> str:
@@ -163,7 +169,8 @@ class _Fields(ast.NodeVisitor):
         callee = self._value(node.func)
         written = inspect.isfunction(inspect.unwrap(getattr(callee, "__func__", callee)))
         if any((*forms, *named.values())) and written and not _of_mindspore(callee):
-            name = f"{callee.__name__}_by_place_{len(self.copies)}"
+            known = inspect.unwrap(getattr(callee, "__func__", callee))
+            name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
             given = inspect.signature(callee).bind(*forms, **named).arguments
             self.copies[name] = _copy(callee, given)
             self._edit(node.func, node.func, name)

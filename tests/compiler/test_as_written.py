@@ -97,7 +97,34 @@ def test_a_function_sees_its_variables_as_they_are_when_it_is_called(tmp_path):
     assert "'self': learner" in op.attr["objects"][0]
 
 
+def test_a_name_of_a_parameter_sees_updates(tmp_path):
+    end = '"loss": means[0]'
+    program = build_with(
+        tmp_path,
+        [(end, f'{end}, "w": msrl.sum(w), "was": msrl.sum(was)')],
+        learn="w = self.net.critic.layers[0].weight\nwas = w.copy()",
+    )
+    ops = [op for op, _ in walk(program.body)]
+    kinds = [op.kind for op in ops]
+    path = "learner.net.critic.layers[0].weight"
+    reads = {op.args[0]: place for place, op in enumerate(ops) if op.kind == "glue"}
+    assert reads[f"{path}.copy()"] < kinds.index("update") < reads[path]
+    assert "$parameters" in ops[reads[path]].reads
+
+
+def test_a_loop_over_range_that_changes_an_array_is_not_unrolled(tmp_path):
+    lines = "b = reward > 1.0\nfor i in range(3):\n    b |= reward > 0.0\ntarget = reward * b"
+    program = build_with(tmp_path, learn=lines)
+    assert "range" in [getattr(item, "kind", "") for item, _ in paths(program.body)]
+
+
 REFUSED = {
+    "a parameter that becomes a value": (
+        "w = self.net.critic.layers[0].weight\nfor i in msrl.epochs(2):\n"
+        "    msrl.update(self.apply, w)\n    w = w * 0.5",
+        "for i in",
+        "`w`, a Parameter here and another value later",
+    ),
     "alias": ("a = []\nb = a\na.append(reward)", "a.append", "which `b` is too"),
     "in a tuple": ("a = []\nb = (a, 1)\na.append(reward)", "a.append", "which `b` holds too"),
     "in a function": (
@@ -204,8 +231,13 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path):
         target = ratio + reward
         for x in reward:
             target = x
+        xs = []
+        for o in msrl.minibatches(2, (obs,)):
+            xs.append(missing * o[0])
+        target = sum(xs)
         """
     with pytest.raises(ProgramError) as caught:
         build_with(tmp_path, learn=lines)
     told = re.findall(r"\.py:\d+: (.*) is not supported here", str(caught.value))
-    assert told == ["the unknown name 'rewards'", "`with`", "a loop over this"]
+    unknown = ["the unknown name 'rewards'", "the unknown name 'missing'"]
+    assert told == [unknown[0], "`with`", "a loop over this", unknown[1]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from mindspore_rl.compiler.analysis.trainer import innermost
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
@@ -190,7 +190,7 @@ class Probe:
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation. Returns: its results, one for each target."""
         args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
-        return evaluates[op.kind](self, op, *args)
+        return tuple(map(_array, evaluates[op.kind](self, op, *args)))
 
     @evaluates("glue")
     def _glue(self, op: Op, value: Any) -> tuple:
@@ -418,6 +418,13 @@ def _is_value(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_value, value))
     return value is None or isinstance(value, (Tensor, int, float, bool, np.number, np.ndarray))
+
+
+def _array(value: Any) -> Any:
+    """Makes arrays of Parameters, which MindSpore's eager mode returns for `parameter.copy()`."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_array, value)) if type(value) in (tuple, list) else value
+    return Tensor(np.array(value.asnumpy())) if isinstance(value, Parameter) else value
 
 
 def _split(result: Any, op: Op) -> tuple:

@@ -252,9 +252,11 @@ class _Builder(ExpressionReader):
         try:
             with self.draft.attempt():
                 self._read(node)
-        except ProgramError as error:
-            if not isinstance(error, Follows):
+        except Exception as error:
+            if isinstance(error, ProgramError) and not isinstance(error, Follows):
                 self.problems[str(error)] = error
+            elif isinstance(error, _Returned) or not self.problems:
+                raise
             self.choices = 0
             for name in assigned([node]):
                 self.frame.names[name] = Broken("what was refused")
@@ -358,6 +360,7 @@ class _Builder(ExpressionReader):
         changed = assigned(node.body) | assigned(node.orelse)
         own = changed - self.frame.live[node]
         changed -= own
+        self.load_parameters(changed, node)
         self.assignments.give_homes(sorted(changed), always=True)
         self.assignments.forget(own)
         before, ends, bodies = dict(self.frame.names), [], []

@@ -23,7 +23,6 @@ from mindspore_rl.compiler.frontend.scope import (
 )
 from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS
-from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.names import unused
 
 RESERVED = {
@@ -124,7 +123,7 @@ class Draft:
         loops = list(self.loops)
         try:
             yield
-        except ProgramError:
+        except Exception:
             self.frames[:] = [frame for frame, _ in frames]
             for frame, nested in frames:
                 frame.nested = nested

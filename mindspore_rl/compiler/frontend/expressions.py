@@ -91,9 +91,13 @@ class ExpressionReader:
         known, value = self.frame.static(node)
         if known and isinstance(node, ast.BinOp) and isinstance(value, list):
             return Listed.of(map(Static, value))  # `[0.0] * 3`
-        if known and (not is_array(value) or is_parameter(value)):
+        if known and (not is_array(value) or self._is_parameter(value)):
             return Static(value)  # a Parameter is an object: a name of it sees its updates
         return self._glue(node)
+
+    def _is_parameter(self, value: Any) -> bool:
+        """Returns whether a value is a Parameter of the trainer."""
+        return is_parameter(value) and self.paths.of(value) is not None
 
     def _structure(self, node: ast.expr) -> Struct | None:
         """Reads names, tuples, dictionaries, their parts and calls of msrl; else returns None."""
@@ -398,6 +402,26 @@ class ExpressionReader:
             if isinstance(leaf, Static) and not is_literal(leaf.value):
                 self._no_operand(leaf, node)
         return [Expr(self.operand(value, node, reads)) for value in values], reads
+
+    def load_parameters(self, names: set[str], node: ast.For | ast.If) -> None:
+        """Reads the Parameters that names stand for, because a statement assigns to the names.
+
+        A name of a Parameter sees updates; a variable does not.
+        """
+        for name in sorted(names & self.frame.names.keys()):
+            struct = self.frame.names[name]
+            if not any(isinstance(s, Static) and is_parameter(s.value) for s in flattened(struct)):
+                continue
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and (
+                    self.frame.msrl_call(call) == "update" or self.frame.gets_msrl(call)
+                ):
+                    self.frame.fail(
+                        node,
+                        f"`{name}`, a Parameter here and another value later,",
+                        f"copy it before: {name} = {name}.copy()",
+                    )
+            self.frame.names[name] = self.loaded(struct)
 
     def loaded(self, struct: Struct) -> Struct:
         """Reads the Parameters in an argument, as they are now."""

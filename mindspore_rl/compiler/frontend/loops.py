@@ -59,6 +59,7 @@ class Loops:
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
         own = assigned(node.body) - read - self.frame.live[node]
+        self.reader.load_parameters(read | (kept - own), node)
         self.assignments.give_homes(sorted(read | (kept - own) | going))
         for name in assigned(node.body, changed=False) & self.frame.names.keys():
             # It may be another list from the second turn on.
@@ -155,7 +156,9 @@ class Loops:
     def _check_carried(self, before: dict[str, Struct], node: ast.For) -> None:
         for name, struct in before.items():
             after = self.frame.names[name]
-            if isinstance(struct, (Listed, Entries)) and len(after) > len(struct):
+            if isinstance(after, Broken):
+                continue
+            if isinstance(struct, (Listed, Entries)) and _grown(struct, after):
                 kind = "list" if isinstance(struct, Listed) else "dictionary"
                 self.frame.fail(
                     node,
@@ -214,3 +217,7 @@ class Loops:
         if ends[2:] == [0]:
             self.frame.fail(node.iter, "a range in steps of 0", "expected another step")
         return len(range(*ends))
+
+
+def _grown(struct: Struct, after: Struct) -> bool:
+    return isinstance(after, (tuple, dict)) and len(after) > len(struct)

@@ -236,6 +236,7 @@ class Calls:
             if item.arg != "keep":
                 self.draft.fail(item.value, f"the argument {item.arg!r} of msrl.{name}")
             keep = self.draft.frame.known(item.value)
+        values = list(map(self.reader.loaded, values))
         for value in values:
             if not isinstance(value, Var):
                 self.draft.fail(node, f"msrl.{name} of what is not an array")

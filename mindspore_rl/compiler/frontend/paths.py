@@ -69,16 +69,22 @@ class Paths:
         return self._found.get(id(value))
 
     def _search(self) -> None:
-        """Finds all objects, those with the shortest paths first."""
+        """Finds all objects, those with the shortest paths first, and those in optimisers last.
+
+        Optimisers hold the parameters of networks.
+        """
+        from mindspore import nn  # noqa: PLC0415
+
+        last: list[tuple[Any, Expr]] = []
         waiting = [(owner, self.roots[id(owner)]) for owner in self._owners]
         seen = {id(owner) for owner in self._owners}
-        while waiting:
-            value, path = waiting.pop(0)
+        while waiting or last:
+            value, path = (waiting or last).pop(0)
             for part, way in _parts(value, path):
                 if id(part) not in seen and not is_literal(part):
                     seen.add(id(part))
                     self._found[id(part)] = way
-                    waiting.append((part, way))
+                    (last if isinstance(part, nn.Optimizer) else waiting).append((part, way))
 
 
 def holds_parameters(value: Any) -> bool:
@@ -102,13 +108,9 @@ def _parts(value: Any, path: Expr) -> Iterator[tuple[Any, Expr]]:
     if isinstance(value, CONTAINERS):
         yield from ((part, _entry(path, place)) for place, part in enumerate(value))
         return
-    from mindspore import nn  # noqa: PLC0415
-
     from mindspore_rl.purity.reached import is_users, of_every_cell  # noqa: PLC0415
 
     fields: dict[str, Any] = {}
-    if isinstance(value, nn.Optimizer):
-        return  # its parameters are those of networks
     if is_cell(value):
         own = {k: v for k, v in vars(value).items() if k not in of_every_cell()}
         fields = {**value._cells, **value._params, **own}

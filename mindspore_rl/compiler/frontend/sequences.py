@@ -185,13 +185,15 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
     They pick networks or other objects by it (`self.critics[i]`), write it into a text, or change a
     list or dictionary in place.
     """
-    made = {
-        name.id
+    given = [
+        (name.id, part.value)
         for part in ast.walk(function)
-        if isinstance(part, ast.Assign) and _is_display(part.value)
+        if isinstance(part, ast.Assign)
         for name in part.targets
         if isinstance(name, ast.Name)
-    }
+    ]
+    made = {name for name, value in given if _is_display(value)}
+    changed = {name for name, value in given if _is_container(value)}
     for loop in ast.walk(function):
         if isinstance(loop, ast.For) and not is_unrolled(loop) and _is_range(loop):
             nodes = [node for statement in loop.body for node in ast.walk(statement)]
@@ -200,7 +202,8 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
                 if not all(is_unrolled(n) or _is_range(n) for n in inner):
                     continue
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
-            if any(_needs(node, index, made, frame) for node in nodes):
+            changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
+            if changes or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
 
 
@@ -218,10 +221,17 @@ def _is_display(value: ast.expr) -> bool:
     return isinstance(value, (ast.ListComp, ast.DictComp))
 
 
+def _is_container(value: ast.expr) -> bool:
+    """Returns whether a value is a new list or dictionary."""
+    if isinstance(value, ast.BinOp):
+        return _is_container(value.left) or _is_container(value.right)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id in ("list", "dict")
+    return isinstance(value, (ast.List, ast.Dict, ast.ListComp, ast.DictComp))
+
+
 def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
     """Returns whether a node of a loop's body needs the loop's index as a number."""
-    if hasattr(node, "in_place"):
-        return True
     uses = any(isinstance(part, ast.Name) and part.id == index for part in ast.walk(node))
     if not uses or index in ("", "_"):
         return False
