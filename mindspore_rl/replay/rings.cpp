@@ -49,9 +49,13 @@ void copy_value(char *to, const char *from, int64_t bytes) {
     case 1: return copy_bytes<1>(to, from);
     case 4: return copy_bytes<4>(to, from);
     case 8: return copy_bytes<8>(to, from);
-    case 16: return copy_bytes<16>(to, from);
-    default: memcpy(to, from, bytes);
   }
+  if (bytes < 16 || bytes > 256) {
+    memcpy(to, from, bytes);
+    return;
+  }
+  for (int64_t at = 0; at + 16 < bytes; at += 16) copy_bytes<16>(to + at, from + at);
+  copy_bytes<16>(to + bytes - 16, from + bytes - 16);
 }
 
 // Has the system read what will be copied, all at once instead of page by page.
@@ -236,18 +240,27 @@ void rings_weigh(const Rings *rings, int64_t first, int64_t step, int64_t lanes,
   }
 }
 
-// Writes a record of each of some lanes.
-void rings_write(const Rings *rings, int64_t first, int64_t step, int64_t lanes, const char *from) {
+// Writes some records of each of some lanes, the lanes in turn.
+void rings_write(const Rings *rings, int64_t first, int64_t step, int64_t lanes, int64_t records,
+                 const char *from) {
   std::vector<char *> values = rings->all(from);
-  if (rings->index) rings_weigh(rings, first, step, lanes, 1);
-  for (int64_t lane = first; lanes-- > 0; lane += step) {
-    int64_t slot = rings->inserted[lane]++ % rings->capacity;
-    for (int64_t c = 0; c < rings->count; c++) {
-      const Column &column = rings->columns[c];
-      copy_value(column.base + slot * column.slot + lane * column.lane, values[c], column.bytes);
-      values[c] += column.bytes;
-    }
+  if (rings->index) rings_weigh(rings, first, step, lanes, records);
+  std::vector<int64_t> slots(lanes);
+  for (int64_t i = 0; i < lanes; i++) {
+    int64_t &inserted = rings->inserted[first + i * step];
+    slots[i] = inserted % rings->capacity;
+    inserted += records;
   }
+  for (int64_t turn = 0; turn < records; turn++)
+    for (int64_t i = 0, lane = first; i < lanes; i++, lane += step) {
+      for (int64_t c = 0; c < rings->count; c++) {
+        const Column &column = rings->columns[c];
+        char *to = column.base + slots[i] * column.slot + lane * column.lane;
+        copy_value(to, values[c], column.bytes);
+        values[c] += column.bytes;
+      }
+      if (++slots[i] == rings->capacity) slots[i] = 0;
+    }
 }
 
 // New weights of records, the lanes in turn; of several for a record the last one counts. False, and

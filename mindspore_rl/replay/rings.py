@@ -194,9 +194,22 @@ class NativeRings(Rings):
             and [value.dtype for value in values] == self._dtypes
             and [value.strides for value in values] == self._strides
         ):
-            self._functions.rings_write(self._rings, *lanes, id(values))
+            self._functions.rings_write(self._rings, *lanes, 1, id(values))
         else:
             super().write(places, values)
+
+    def extend(self, places: slice, stacks: Sequence[np.ndarray]) -> None:
+        """Writes records of some environments, values `[rows, b, ...]`."""
+        *lanes, sizes = self._lanes(places.start, places.stop, places.step)
+        values, rows = tuple(stacks), len(stacks[0])
+        if (
+            [value.nbytes for value in values] == [rows * size for size in sizes]
+            and [value.dtype for value in values] == self._dtypes
+            and all(value.flags.c_contiguous for value in values)
+        ):
+            self._functions.rings_write(self._rings, *lanes, rows, id(values))
+        else:
+            super().extend(places, stacks)
 
     def _weigh(self, places: slice, rows: int) -> None:
         *lanes, _ = self._lanes(places.start, places.stop, places.step)
@@ -278,7 +291,7 @@ def functions() -> ctypes.CDLL:
     p, i = ctypes.c_void_p, ctypes.c_int64
     for name, result, arguments in (
         ("rebuild", None, [p]),
-        ("write", None, [p, i, i, i, p]),
+        ("write", None, [p, i, i, i, i, p]),
         ("draw", ctypes.c_bool, [p, i, i, p, i, p]),
         ("draw_weighted", ctypes.c_bool, [p, i, p, i, p, p, p]),
         ("gather", ctypes.c_bool, [p, i, p, p, i, p]),
