@@ -163,6 +163,11 @@ REFUSED = {
         "lambda x",
         "a lambda that uses `k` of a comprehension",
     ),
+    "nonlocal": (
+        "n = 0\ndef f(x):\n    nonlocal n\n    n += 1\n    return n * x\ntarget = f(reward)",
+        "nonlocal n",
+        "`nonlocal` or `global`",
+    ),
     "recursion": (
         "def f(x):\n    return f(x)\ntarget = f(reward)",
         "f(x)",

@@ -185,6 +185,9 @@ class _Builder(ExpressionReader):
     def _body(self, tree: ast.FunctionDef) -> Struct:
         """Reads the body of the innermost function and returns its return value."""
         frame, result = self.frame, Static(None)
+        for part in ast.walk(tree):
+            if isinstance(part, (ast.Nonlocal, ast.Global)):
+                frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         as_assignments(tree, frame)
         note_captures(tree)
         unroll_ranges(tree, frame)

@@ -90,9 +90,6 @@ class Functions:
         frame, args = self.draft.frame, tree.args
         if getattr(tree, "decorator_list", ()):
             frame.fail(tree, "a decorator of a function inside a function", "call it by its name")
-        for part in ast.walk(tree):
-            if isinstance(part, (ast.Nonlocal, ast.Global)):
-                frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         if hidden := self.reader.sequences.bound & set(free_names(tree)):
             name = min(hidden)
             frame.fail(
