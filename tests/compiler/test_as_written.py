@@ -26,6 +26,24 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
 
 
+def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
+    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`."""
+    code = """
+        losses = []
+        for k in (1.0, 2.0):
+            def loss(obs, action, goal):
+                return self.loss(obs, action, goal * k)
+            losses.append(lambda o, a, g: self.loss(o, a, g * k))
+            g, _ = msrl.gradient(loss, self.net, obs, action, target)
+            msrl.update(self.apply, g)
+        g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
+        msrl.update(self.apply, g)
+        """
+    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
+    reference = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+
+
 def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
     made = "self.actor, self.learner = Act(net), Learn(net, config)"
     lines = [
