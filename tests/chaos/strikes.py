@@ -177,7 +177,8 @@ class Struggle:
                 job.check(code, 0)
                 return runs
             if code == 2 and "is done: it has trained for" in job.err:
-                return runs[:-1]  # killed after its last checkpoint
+                # Killed after its last checkpoint, perhaps once more before it went on from there.
+                return [run for run in runs if list_checkpoints(run / FOLDER)]
             by = struck.strikes[-1] if struck.strikes else None
             if not by or by.kind not in ABOVE:
                 job.check(code, 0)
