@@ -257,9 +257,8 @@ class R2D2Trainer(Trainer):
         step = (obs, action, reward, terminated, truncated, obs, *state)
         window = tuple(repeated(part, config.length) for part in step)
         for _ in msrl.iterations():
-            place = msrl.env_index() / max(
-                config.num_envs - 1, 1
-            )  # Horgan et al. 2018, section 4.1
+            # Section 4.1 of Horgan et al. 2018.
+            place = msrl.env_index() / max(config.num_envs - 1, 1)
             epsilon = ops.pow(config.epsilon, 1.0 + config.epsilon_alpha * place)
             for _ in msrl.steps():
                 before = state

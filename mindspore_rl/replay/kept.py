@@ -96,11 +96,6 @@ class KeptReplay:
         """
         return self._whole._rings(weighted=True).draw_weighted(noise, steps)
 
-    @property
-    def filled(self) -> np.ndarray:
-        """Number of records of each environment that can be drawn, `[B]` int64."""
-        return np.minimum(self.inserted, len(self.columns[0]))
-
     def records(
         self, rows: np.ndarray, places: np.ndarray, steps: int = 0
     ) -> tuple[np.ndarray, ...]:

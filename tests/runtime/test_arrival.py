@@ -50,8 +50,7 @@ class Wires:
         run.read[worker] = run.version
         heapq.heappush(run.mail, (run.time + run.durations[worker], worker))
 
-    def receive(self, name, workers):
-        (worker,) = workers
+    def receive(self, name, worker):
         self.received(name, worker)
         return (None,)
 

@@ -45,8 +45,6 @@ class BatchServer(Leases):
         assert plan.arrivals is not None
         self._kept, self._gather = kept, plan.arrivals.gather
         self._rows = next(m.name for m in plan.messages if m.source == plan.arrivals.sender)
-        sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
-        self._lanes = [slice(*share) for share in sender.shares]
         for served in self._served:
             served.expected = self._rows
         self.tickets.version = self._rank.env_steps // plan.steps_per_update
@@ -68,7 +66,7 @@ class BatchServer(Leases):
         if self._kept is None:
             self._waiting.extend(message.worker for message in batch)
         else:
-            self._kept.sources = [self._lanes[message.worker] for message in batch]
+            self._kept.sources = [slice(*self._served[message.worker].share) for message in batch]
         self._answer()
         turn = self._serve(update)
         next(turn)
@@ -88,9 +86,10 @@ class BatchServer(Leases):
 
     def _next(self) -> list[Message]:
         """Receives messages until there are enough. Returns: a batch, in the workers' order."""
+        several = self._filled()  # which this batch does not change
         while len(self._batch) < self._gather:
-            here = {message.worker for message in self._batch}
-            worker = self._first([w for w in self.tickets.read if self._filled() or w not in here])
+            here = set() if several else {message.worker for message in self._batch}
+            worker = self._first([w for w in self.tickets.read if w not in here])
             served = self._served[worker]
             data = self._exchange.received(self._rows, worker)
             version = self.tickets.arrive(worker)

@@ -51,18 +51,20 @@ class Exchange:
                 edge.pack(source, target, leaves, data)
             self._rank.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
-    def receive(self, name: str, only: tuple[int, ...] = ()) -> tuple:
+    def receive(self, name: str, only: int | None = None) -> tuple:
         """Receives this replica's part of a message; writes received parameters into the trainer.
 
         Args:
             name: of the message.
-            only: the replicas of the source to receive from; empty: all.
+            only: the one replica of the source to receive from; None: all.
 
         Returns: the values; empty if the message carries parameters.
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
-        for source in only or [i for i, target in edge.pairs if target == here]:
+        for source, target in edge.pairs:
+            if target != here or only not in (None, source):
+                continue
             if edge is self._lagged and self._waiting:
                 if (waited := self._waiting.popleft()) is not None:
                     self._take_parameters(edge, waited)

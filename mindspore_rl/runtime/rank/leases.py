@@ -99,6 +99,7 @@ class Served:
     """The server's record of a worker.
 
     Attributes:
+        share: its first and last environment (exclusive).
         iteration: the worker's own, which selects its random numbers.
         steps: environment steps of its iteration.
         under_way: the generator of its current iteration; None: between two.
@@ -107,6 +108,7 @@ class Served:
     """
 
     rank: int
+    share: tuple[int, int]
     steps: int
     iteration: int
     under_way: Generator[str, tuple, None] | None = None
@@ -167,8 +169,13 @@ class Leases(ABC):
         self.tickets = Tickets(bound, max(plan.arrivals.gather, 1))
         sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
         self._served = [
-            Served(rank, (last - first) * plan.steps_per_env, int(iterations[first:last].max()))
-            for rank, (first, last) in zip(sender.ranks, sender.shares, strict=True)
+            Served(
+                rank,
+                share,
+                plan.steps_per_env * len(range(*share)),
+                int(iterations[slice(*share)].max()),
+            )
+            for rank, share in zip(sender.ranks, sender.shares, strict=True)
         ]
         reply = next(m.name for m in plan.messages if m.parameters)
         self._reply = [reply] * len(self._served)

@@ -25,7 +25,7 @@ class Server(Leases):
         """Receives a worker's message and continues its iteration."""
         served = self._served[worker]
         assert served.under_way is not None
-        values = self._exchange.receive(served.expected, (worker,))
+        values = self._exchange.receive(served.expected, worker)
         if self._drops:
             served.fresh = self.tickets.staleness(worker) <= self._bound
             values = (*values, np.bool_(served.fresh))
