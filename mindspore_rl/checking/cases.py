@@ -157,6 +157,8 @@ class Held:
             timeout=TIMEOUT_S,
         )
         more: dict[str, Any] = {"num_iterations": self.iterations, "record": MARKS}
+        if job.device == "gpu":
+            more["device"] = "GPU"
         request = jobs.request(job, **more)
         registry.spec(request.config.env)
         if request.policy.schedule.order != SYNCHRONOUS:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import os
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import ALGORITHM, Job, with_file
 from mindspore_rl.jobs.options import Number
-from mindspore_rl.platform import toolchain
+from mindspore_rl.platform import gpu, toolchain
 from mindspore_rl.platform.stdio import say
 
 WORKERS = (3, 2, 1)
@@ -56,6 +57,12 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         "form of the environment)",
     )
     parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        default="cpu",
+        help="where cells run; the plain loop runs on the CPU (default: cpu)",
+    )
+    parser.add_argument(
         "--iterations",
         type=Number(int, Range(1)),
         default=3,
@@ -78,7 +85,9 @@ def check(args: argparse.Namespace) -> int:
     policies = [(str(file), registry.load_policy(file).name) for file in files]
     workers = sorted(set(args.numbers or WORKERS), reverse=True)
     kinds = [args.kind] if args.kind else [NATIVE, MINDSPORE]
-    if not args.kind and toolchain.compiler() is None:
+    if args.device == "gpu":
+        kinds = _kinds_on_gpu(args.kind)
+    elif not args.kind and toolchain.compiler() is None:
         say("there is no C++ compiler, so no native cells")
         kinds = [MINDSPORE]
     args.assignments = [*args.assignments, *words]
@@ -96,6 +105,16 @@ def check(args: argparse.Namespace) -> int:
     if outcomes == {REFUSED}:
         raise MsrlError("nothing was compared: every case is refused")
     return 1 if outcomes & {DIFFERENT, FAILED} else 0
+
+
+def _kinds_on_gpu(kind: str | None) -> list[str]:
+    """Prepares a comparison on the GPU, without TF32. Raises: MsrlError: it is not possible."""
+    if kind == NATIVE:
+        raise MsrlError("--cells native is for the CPU; on a GPU cells are MindSpore's")
+    gpu.choose("gpu")
+    # With TF32 a product has 10 bits of mantissa, and nothing would be equal to 1e-4.
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+    return [MINDSPORE]
 
 
 @contextlib.contextmanager

@@ -134,6 +134,7 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
         (["ppo", "--policy", "auto"], "policy auto"),
         (["ppo", "--workers", "0"], "at least 1"),
         (["ppo", "--env", "CartPole-v7"], "CartPole-v"),
+        (["ppo", "--device", "gpu", "--cells", "native"], "--cells native is for the CPU"),
     ],
 )
 def test_wrong_words_are_refused(words, told, capsys):

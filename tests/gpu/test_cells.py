@@ -64,6 +64,18 @@ def test_an_iteration_gives_the_numbers_of_the_cpu(case, tmp_path):
         np.testing.assert_allclose(got[key], expected, RTOL, ATOL, err_msg=key)
 
 
+def test_a_gpu_reads_a_table_in_place():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.gather"],
+        env={**os.environ, **gpu.environment(), "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "equal", done.stderr
+
+
 @pytest.mark.learning
 @pytest.mark.parametrize("policy", ["MultipleLearners", "GPUOnly", "SingleLearnerCoarse"])
 def test_cartpole_is_learnt(policy, tmp_path):

@@ -69,6 +69,21 @@ def test_a_job_on_one_gpu(train):
 
 
 @pytest.mark.slow
+def test_check_compares_what_a_gpu_computes(cuda):
+    """The stubs compute nothing, and that is different."""
+    job = subprocess.run(
+        [sys.executable, "-m", "mindspore_rl.cli", "check", "ppo", "--device", "gpu"]
+        + ["--policy", "GPUOnly", "--workers", "1", "--iterations", "1"],
+        env=hollow.environment(cuda, 1),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.returncode == 1, job.stderr
+    assert "GPUOnly, 1 worker, mindspore cells: different" in job.stderr
+
+
+@pytest.mark.slow
 def test_fragments_of_different_kinds_share_a_gpu(train):
     arguments = ("ppo", "--policy", "SingleLearnerCoarse", "--env", "HalfCheetah-v4")
     finished(*train(*arguments, *ALGORITHMS["ppo"]))
