@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
 REQUIREMENTS = [
@@ -10,6 +11,16 @@ REQUIREMENTS = [
     for line in (HERE / "requirements.txt").read_text(encoding="utf-8").splitlines()
     if line.split("#")[0].strip()
 ]
+
+
+class SourceDistribution(sdist):
+    """A source distribution that contains requirements.txt, which this file reads."""
+
+    def make_distribution(self) -> None:
+        """Adds the file and writes the archive."""
+        self.filelist.append("requirements.txt")
+        super().make_distribution()
+
 
 setup(
     name="msrl-fragments",  # not mindspore_rl: an index has another project of that name
@@ -30,7 +41,7 @@ setup(
         "Typing :: Typed",
     ],
     license="Apache-2.0",
-    license_files=["docs/LICENSE"],
+    license_files=["LICENSE"],
     python_requires=">=3.10,<3.13",
     install_requires=REQUIREMENTS,
     extras_require={
@@ -104,5 +115,6 @@ setup(
         "mindspore_rl.algorithms": ["configs/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },
+    cmdclass={"sdist": SourceDistribution},
     entry_points={"console_scripts": ["msrl = mindspore_rl.cli.main:main"]},
 )

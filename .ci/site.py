@@ -1,4 +1,4 @@
-"""Adds pages to the site that are not in docs/: the READMEs, and the API."""
+"""Adds pages to the site that are not in docs/: the READMEs, the changes, and the API."""
 
 import os
 import re
@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = {
     "index.md": "README.md",
     "algorithms.md": "algorithms/README.md",
+    "CHANGELOG.md": "CHANGELOG.md",
     "mappo.md": "algorithms/mappo.md",
 }
 MODULES = (

@@ -80,9 +80,8 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
     source.mkdir()
     for name in SOURCES:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "docs").mkdir()
-    files = ("setup.py", "pyproject.toml", "requirements.txt", "MANIFEST.in", "README.md")
-    for name in (*files, "docs/LICENSE"):
+    files = ("setup.py", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
+    for name in files:
         shutil.copy(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     built = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
@@ -97,7 +96,7 @@ def test_wheel_holds_one_package_with_algorithms_and_policies(tmp_path):
     assert "Name: msrl-fragments" in requirements
     for line in (
         "Author: The mindspore_rl maintainers",
-        "License-File: docs/LICENSE",
+        "License-File: LICENSE",
         "Project-URL: Source, https://mindspore-rl.invalid/source",
         "Description-Content-Type: text/markdown",
         (ROOT / "README.md").read_text().splitlines()[2],
