@@ -36,9 +36,8 @@ class Kept:
         for weights in self.columns[2:]:
             weights[:] = np.where(self.columns[0][..., 0] > 0, 1 + self.inserted, 0)
 
-    @staticmethod
-    def empty(shape, dtype):
-        return np.zeros(shape, dtype)
+    def allocate(self, capacity, kinds):
+        return [np.zeros((capacity, len(self.envs), *record), dtype) for dtype, record in kinds]
 
     def restore(self, columns, *_):
         self.columns = columns

@@ -152,9 +152,7 @@ class ReplaySegments:
                 f"environment, of more, and here a compiled cell keeps {capacity:,}, where a full "
                 "replay cannot grow: leave what is kept as it was, or keep less"
             )
-        found = []
-        for dtype, record in replay.kinds():
-            found.append(kept.empty((capacity, len(own), *record), dtype))
+        found = kept.allocate(capacity, replay.kinds())
         for number, lanes, records, piece in checkpoint.replay_parts(path, meta, inserted):
             both = range(max(lanes.start, own.start), min(lanes.stop, own.stop))
             if not both:
@@ -193,7 +191,7 @@ class ReplaySegments:
     def _columns(self) -> Iterator[tuple[np.ndarray, np.dtype]]:
         """Yields the columns on the host, and the dtypes in which they are saved."""
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
-            array = to_host(column)
+            array = to_host(column) if dtype else column
             yield array, np.dtype(dtype or array.dtype)
 
 
