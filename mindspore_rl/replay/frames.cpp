@@ -3,6 +3,9 @@
 #include <cstring>
 #include <initializer_list>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 namespace {
 // Numbers of the frames of each record, as frames.py lays them out.
 struct Index {
@@ -14,6 +17,7 @@ struct Index {
 };
 struct Store {
   int64_t bytes, shift, count;  // of a frame; of frames in a block (log2); of columns
+  int64_t announces;  // whether frames are in files that do not fit memory
   uint64_t *hashes;
   int32_t *uses, *free;
   int64_t *counts;  // numbers that are or were in use, and those free again
@@ -90,6 +94,11 @@ void frames_put(const Store *store, int64_t column, int64_t count, const int64_t
 }
 
 void frames_take(const Store *store, int64_t count, const int32_t *numbers, char *to) {
+  const intptr_t page = sysconf(_SC_PAGESIZE);
+  for (int64_t n = 0; n < (store->announces ? count : 0); n++) {
+    intptr_t from = intptr_t(store->frame(numbers[n])), begin = from / page * page;
+    madvise((void *)begin, from + store->bytes - begin, MADV_WILLNEED);
+  }
   for (int64_t n = 0; n < count; n++, to += store->bytes)
     memcpy(to, store->frame(numbers[n]), store->bytes);
 }

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.platform import toolchain
+from mindspore_rl.platform.resources import available_memory
 from mindspore_rl.replay.bindings import FLAGS
 from mindspore_rl.replay.rings import Rings
 
@@ -27,10 +28,15 @@ NUMBER = np.dtype(np.int32)
 """Type of a frame's number; 0: the frame of zeros that records have before they are written."""
 
 
+def is_stack(dtype: np.dtype, record: Sequence[int]) -> bool:
+    """Returns whether a column's records are stacks of images, `[..., C, H, W]`."""
+    return dtype == np.uint8 and len(record) >= 3
+
+
 def frames_of(dtype: np.dtype, record: Sequence[int]) -> int:
-    """Returns the number of frames of a column's record; 0: the column is no stack of images."""
-    images = dtype == np.uint8 and len(record) >= 3 and math.prod(record[-2:]) >= LEAST_BYTES
-    return math.prod(record[:-2]) if images else 0
+    """Returns the number of frames of a record that are stored once each; 0: none is."""
+    once = is_stack(dtype, record) and math.prod(record[-2:]) >= LEAST_BYTES
+    return math.prod(record[:-2]) if once else 0
 
 
 class FrameStore:
@@ -39,10 +45,15 @@ class FrameStore:
     Args:
         frame_bytes: size of a frame.
         block: allocates zeros for a number of bytes; raises if there is no room.
+        in_files: whether they are in files, so that the system is told which frames a draw reads
+            when there are more than fit memory.
     """
 
-    def __init__(self, frame_bytes: int, block: Callable[[int], np.ndarray]) -> None:
+    def __init__(
+        self, frame_bytes: int, block: Callable[[int], np.ndarray], in_files: bool = False
+    ) -> None:
         self.frame_bytes, self._new_block = frame_bytes, block
+        self._in_files, self._announces = in_files, False
         self.per_block = 1 << max(0, int(math.log2(BLOCK_BYTES / frame_bytes)))
         self.blocks: list[np.ndarray] = []
         self._indices: list[np.ndarray] = []  # of each column, `[capacity, B, frames]`
@@ -55,6 +66,11 @@ class FrameStore:
     def used(self) -> int:
         """Number of frames that records hold."""
         return int(self._counts[0] - self._counts[1]) - 1
+
+    @property
+    def numbers(self) -> int:
+        """The number behind that of the last frame."""
+        return int(self._counts[0])
 
     def column(self, index: np.ndarray, record: tuple[int, ...]) -> "FrameColumn":
         """Makes a column of records of a shape, from zeros for their frames' numbers."""
@@ -82,6 +98,7 @@ class FrameStore:
     def _grow(self) -> None:
         size = self.per_block * self.frame_bytes
         self.blocks.append(self._new_block(size).reshape(self.per_block, -1))
+        self._announces = self._in_files and size * len(self.blocks) > available_memory()
         count = len(self.blocks) * self.per_block
         for name in ("_hashes", "_uses", "_free"):
             old = getattr(self, name)
@@ -156,6 +173,7 @@ class NativeFrameStore(FrameStore):
         self._starts = np.array([block.ctypes.data for block in self.blocks], np.uint64)
         kept = self._hashes, self._uses, self._free, self._counts, self._starts
         layout = [self.frame_bytes, self.per_block.bit_length() - 1, len(self._indices)]
+        layout += [self._announces]
         layout += [array.ctypes.data for array in kept]
         for index in self._indices:
             assert index[0, 0].flags.c_contiguous
@@ -163,10 +181,10 @@ class NativeFrameStore(FrameStore):
         self._layout = np.array(layout, np.int64)
 
 
-def make_store(frame_bytes: int, block: Callable[[int], np.ndarray]) -> FrameStore:
+def make_store(frame_bytes: int, block: Callable[[int], np.ndarray], in_files: bool) -> FrameStore:
     """Makes a store of frames, see `FrameStore`. Raises: MsrlError: the compiler fails."""
     kind = FrameStore if toolchain.compiler() is None else NativeFrameStore
-    return kind(frame_bytes, block)
+    return kind(frame_bytes, block, in_files)
 
 
 class FrameColumn:

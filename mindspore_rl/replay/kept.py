@@ -202,7 +202,7 @@ class KeptReplay:
         for array, (dtype, record) in zip(stored, kinds, strict=True):
             if frames_of(dtype, record):
                 size = math.prod(record[-2:])
-                store = stores.get(size) or make_store(size, self._block)
+                store = stores.get(size) or make_store(size, self._block, bool(self.folder))
                 stores[size] = store
                 found.append(store.column(array, record))
             else:

@@ -164,8 +164,10 @@ def test_columns_that_are_written_piece_by_piece_share_their_frames(monkeypatch)
 
 
 def test_frames_may_be_in_files_and_must_have_room(tmp_path, monkeypatch):
+    """Of files that do not fit memory the system is told which frames are read."""
     screens, kept = Screens(5), KeptReplay(ENVS, folder=str(tmp_path))
     stacks = screens.steps(5)
+    monkeypatch.setattr("mindspore_rl.replay.frames.available_memory", lambda: 0)
     kept.extend(8, *stacks)
     same(kept.columns, [np.concatenate([s, 0 * s[:3]]) for s in stacks])
     monkeypatch.setattr("mindspore_rl.replay.kept.available_memory", lambda: 20_000)
