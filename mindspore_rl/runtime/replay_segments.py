@@ -241,6 +241,14 @@ def check_sizes(folder: Path, replay: Replay) -> None:
             raise ValueError(f"{segment.file} of its replay has not {size} bytes")
 
 
+def check(folder: Path, replay: Replay) -> None:
+    """Checks that all segments are as they were saved. Raises: OSError, ValueError: one is not."""
+    check_sizes(folder, replay)
+    for segment in replay.segments:
+        if _checksum(folder / Path(segment.file).name) != segment.checksum:
+            raise ValueError(f"{segment.file} of its replay is not the one that was saved")
+
+
 def put(column: np.ndarray, piece: np.ndarray, records: np.ndarray, inserted: np.ndarray) -> None:
     """Puts records into the rows of a ring; leaves out those that newer ones would overwrite.
 
