@@ -11,8 +11,18 @@ import numpy as np
 
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.platform.resources import available_memory
+from mindspore_rl.replay.frames import (
+    NUMBER,
+    FrameColumn,
+    FrameRings,
+    FrameStore,
+    frames_of,
+    make_store,
+)
 from mindspore_rl.replay.rings import Rings, make_rings
 
+Kind = tuple[np.dtype, tuple[int, ...]]
+"""The dtype and the shape of a column's record."""
 WEIGHT_BYTES = 10
 """Of a record's weight, with its share of sums and maxima."""
 
@@ -21,7 +31,8 @@ class KeptReplay:
     """Ring buffers in columns `[capacity, B, ...]`, a lane for each environment.
 
     The columns of a record are side by side in memory, and records of an environment follow each
-    other. In a replay with priorities, the last column holds the weights.
+    other. In a replay with priorities, the last column holds the weights. Columns of images are
+    `FrameColumn`s, which hold each frame once.
 
     Args:
         num_envs: B.
@@ -47,7 +58,7 @@ class KeptReplay:
         self.sources: list[slice] = []
         self._places = slice(None)  # the written environments on the axis B
         self._whole = self  # that this one is a part of
-        self._made: Rings | None = None  # of the whole, with its present columns
+        self._made: Rings | FrameRings | None = None  # of the whole, with its present columns
 
     def part(self, places: slice) -> "KeptReplay":
         """Returns a view of this replay for a writer of only some of the environments.
@@ -137,7 +148,7 @@ class KeptReplay:
 
     def _rings(
         self, capacity: int = 0, stacks: Sequence[np.ndarray] = (), weighted: bool = False
-    ) -> Rings:
+    ) -> Rings | FrameRings:
         """Returns the rings of the columns, which are made before the first write.
 
         Raises:
@@ -148,10 +159,13 @@ class KeptReplay:
             columns = self.columns or self._new(capacity, stacks, weighted)
             if self.columns and weighted:
                 *columns, weights = columns
-            size = sum(column.nbytes for column in columns)
+            stored = [c.index if isinstance(c, FrameColumn) else c for c in columns]
+            size = sum(column.nbytes for column in stored)
             on_disk = bool(self.folder) and size > available_memory()
             weights = weights if weighted else None
-            self._made = made = make_rings(columns, weights, self.inserted, self.empty, on_disk)
+            made = make_rings(stored, weights, self.inserted, self.empty, on_disk)
+            framed = any(isinstance(column, FrameColumn) for column in columns)
+            self._made = FrameRings(made, columns) if framed else made
             self.columns[:] = [*columns, made.weights] if weighted else columns
         if capacity and (found := self._made.capacity) != capacity:
             raise CheckpointError(
@@ -162,15 +176,53 @@ class KeptReplay:
 
     def _new(self, capacity: int, stacks: Sequence[np.ndarray], weighted: bool) -> list[np.ndarray]:
         """Allocates the columns of records like those in `[rows, B, ...]`, side by side."""
-        kinds = [(str(n), stack.dtype, stack.shape[2:]) for n, stack in enumerate(stacks)]
-        record = np.dtype(sorted(kinds, key=lambda kind: -kind[1].alignment), align=True)
+        kinds = [(stack.dtype, stack.shape[2:]) for stack in stacks]
+        fields = [(str(n), *_stored(*kind)) for n, kind in enumerate(kinds)]
+        record = np.dtype(sorted(fields, key=lambda field: -field[1].alignment), align=True)
         extent = len(self.inserted), capacity
-        size = math.prod(extent) * (record.itemsize + WEIGHT_BYTES * weighted)
+        frames = {math.prod(shape[-2:]) for dtype, shape in kinds if frames_of(dtype, shape)}
+        each = record.itemsize + WEIGHT_BYTES * weighted + sum(frames)  # a new one at least
+        self._check_room(math.prod(extent) * each, f"{capacity:,} records of each environment take")
+        block = self.empty(extent, record)
+        return self._framed([block[name].swapaxes(0, 1) for name, *_ in fields], kinds)
+
+    def allocate(self, capacity: int, kinds: Sequence[Kind]) -> list[Any]:
+        """Allocates columns apart from each other, to be written and given to `restore`."""
+        lead = capacity, len(self.inserted)
+        if self.dtypes:  # of a cell
+            return [self.empty((*lead, *record), dtype) for dtype, record in kinds]
+        stored = (_stored(*kind) for kind in kinds)
+        return self._framed(
+            [self.empty((*lead, *record), dtype) for dtype, record in stored], kinds
+        )
+
+    def _framed(self, stored: list[np.ndarray], kinds: Sequence[Kind]) -> list[Any]:
+        """Makes the columns of what is stored of them; frames of one size share a store."""
+        stores, found = dict[int, FrameStore](), list[Any]()
+        for array, (dtype, record) in zip(stored, kinds, strict=True):
+            if frames_of(dtype, record):
+                size = math.prod(record[-2:])
+                store = stores.get(size) or make_store(size, self._block, bool(self.folder))
+                stores[size] = store
+                found.append(store.column(array, record))
+            else:
+                found.append(array)
+        return found
+
+    def _block(self, size: int) -> np.ndarray:
+        """Allocates bytes for more frames."""
+        self._check_room(size, "more frames of kept records take")
+        return self.empty((size,), np.dtype(np.uint8))
+
+    def _check_room(self, size: int, what: str) -> None:
         if size > (free := available_memory()) and not self.folder:
             raise ReplayError(
-                f"{capacity:,} records of each environment take {size / 1e6:,.0f} MB of "
-                f"memory, and {free / 1e6:,.0f} MB are free: keep fewer, or keep them in a "
-                "file (--replay-dir)"
+                f"{what} {size / 1e6:,.0f} MB of memory, and {free / 1e6:,.0f} MB are free: keep "
+                "fewer, or keep them in a file (--replay-dir)"
             )
-        block = self.empty(extent, record)
-        return [block[name].swapaxes(0, 1) for name, *_ in kinds]
+
+
+def _stored(dtype: np.dtype, record: tuple[int, ...]) -> Kind:
+    """Returns the dtype and shape of what a record holds of a column: itself, or its frames."""
+    frames = frames_of(dtype, record)
+    return (NUMBER, (frames,)) if frames else (dtype, record)

@@ -169,8 +169,11 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
     _, meta = next(members)
     for _ in members:
         pass
-    for _ in replay_parts(path, meta, np.zeros(meta["num_envs"], np.int64)) if replay else ():
-        pass
+    if replay and (found := replay_of(meta)):
+        with _reading(path):
+            replay_segments.check(_segments(path.parent), found)
+        for _ in (piece for name in _in_file(meta) for piece in _array_pieces(path, meta, name)):
+            pass
     return meta
 
 

@@ -1,5 +1,8 @@
 """Segments of a replay: files with records of some environments, which checkpoints share.
 
+A segment begins with the frames of its images, each once; then come its columns, of which those of
+images hold the numbers of their frames.
+
 Each rank writes the records that its replay got since its last segment. The metadata of a
 checkpoint lists the segments that hold its replay; a file that no checkpoint lists is removed.
 """
@@ -17,11 +20,16 @@ import numpy as np
 
 from mindspore_rl.errors import StorageError
 from mindspore_rl.platform.cache import make_folder, replacing, writing
+from mindspore_rl.replay.frames import NUMBER, FrameColumn, FrameStore, is_stack
 
 FOLDER = "replay"
 """Of the segments, beside the folder of the checkpoints."""
 PIECE_BYTES = 1 << 22
 """Bytes that are read or written at once, or one row if that is more."""
+
+
+Kind = tuple[np.dtype, tuple[int, ...]]
+"""The dtype and the shape of a column's record."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Segment:
         records: first and last record (exclusive) of each of them, as they were inserted.
         columns: numbers of the columns in it.
         checksum: of the file.
+        frames: sizes of the frames that it holds once, and how many of each size there are.
     """
 
     file: str
@@ -41,11 +50,16 @@ class Segment:
     records: tuple[int, int]
     columns: tuple[int, ...]
     checksum: int
+    frames: tuple[tuple[int, int], ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of records of an environment, and of environments."""
         return self.records[1] - self.records[0], self.lanes[1] - self.lanes[0]
+
+    def has_frames_of(self, kind: Kind) -> bool:
+        """Returns whether a column's records are the numbers of their frames in this file."""
+        return is_stack(*kind) and math.prod(kind[1][-2:]) in dict(self.frames)
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,15 @@ class Replay:
             found[lanes] = np.maximum(found[lanes], segment.records[1])
         return found
 
-    def kinds(self) -> list[tuple[np.dtype, tuple[int, ...]]]:
+    def size(self, segment: Segment) -> int:
+        """Returns the bytes of a segment. Raises: ValueError: see `kinds`."""
+        kinds = self.kinds()
+        stored = (_stored(segment, kinds[number]) for number in segment.columns)
+        each = sum(math.prod(record) * dtype.itemsize for dtype, record in stored)
+        frames = sum(size * count for size, count in segment.frames)
+        return math.prod(segment.shape) * each + frames
+
+    def kinds(self) -> list[Kind]:
         """Returns the dtype and the record's shape of each column. Raises: ValueError: objects."""
         found = [(np.dtype(dtype), shape) for dtype, shape in self.columns]
         if any(dtype.hasobject for dtype, _ in found):
@@ -110,6 +132,41 @@ def write(folder: Path, number: int, rank: int, pieces: Iterable[np.ndarray]) ->
     return path.name, checksum
 
 
+def contents(
+    columns: Sequence[tuple[Any, np.dtype]], lanes: slice, records: Sequence[int]
+) -> tuple[tuple[tuple[int, int], ...], Iterator[np.ndarray]]:
+    """Returns the `frames` of a segment with consecutive records, and its contents in pieces.
+
+    Args:
+        columns: rings `[capacity, B, ...]` or `FrameColumn`s, and the dtypes of their pieces.
+        lanes: on the axis B.
+        records: first and last record (exclusive).
+    """
+    numbers: dict[int, np.ndarray] = {}  # of the frames of each column of images
+    held: dict[FrameStore, np.ndarray] = {}  # whether a frame is in the segment
+    for place, (column, _) in enumerate(columns):
+        if isinstance(column, FrameColumn):
+            parts = ring_pieces(column.index, NUMBER, lanes, records)
+            numbers[place] = np.concatenate(list(parts))
+            flags = held.setdefault(column.store, np.zeros(column.store.numbers, np.bool_))
+            flags[numbers[place]] = True
+
+    def pieces() -> Iterator[np.ndarray]:
+        for store, flags in held.items():
+            chosen = np.flatnonzero(flags)
+            for at, rows in pieces_of((len(chosen), store.frame_bytes), np.dtype(np.uint8)):
+                yield store.take(chosen[at : at + rows])
+        for place, (column, dtype) in enumerate(columns):
+            if place in numbers:
+                order = np.cumsum(held[column.store], dtype=NUMBER) - 1
+                yield order[numbers[place]]
+            else:
+                yield from ring_pieces(column, dtype, lanes, records)
+
+    counts = ((store.frame_bytes, int(flags.sum())) for store, flags in held.items())
+    return tuple(counts), pieces()
+
+
 def ring_pieces(
     column: Any, dtype: np.dtype, lanes: slice, records: Sequence[int]
 ) -> Iterator[np.ndarray]:
@@ -141,29 +198,55 @@ def pieces(folder: Path, replay: Replay, segment: Segment) -> Iterator[tuple[int
         OSError: it cannot be read.
         ValueError: it is damaged; the checksum is compared only after the last piece.
     """
-    columns, checksum = replay.kinds(), 0
-    with (folder / Path(segment.file).name).open("rb") as file:
+    kinds, path, checksum = replay.kinds(), folder / Path(segment.file).name, 0
+    with path.open("rb") as file:
+
+        def read(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+            nonlocal checksum
+            data = bytearray(math.prod(shape) * dtype.itemsize)
+            if file.readinto(data) != len(data):
+                raise ValueError(f"{segment.file} of its replay ends too early")
+            checksum = zlib.crc32(data, checksum)
+            return np.frombuffer(data, dtype).reshape(shape)
+
+        frames = dict[int, np.ndarray]()
+        for size, count in segment.frames:
+            begin = file.tell()
+            for _, rows in pieces_of((count, size), np.dtype(np.uint8)):
+                read((rows, size), np.dtype(np.uint8))
+            frames[size] = np.memmap(path, mode="r", offset=begin, shape=(count, size))
         for number in segment.columns:
-            dtype, record = columns[number]
-            shape = (*segment.shape, *record)
-            for row, rows in pieces_of(shape, dtype):
-                data = bytearray(rows * row_bytes(shape, dtype))
-                if file.readinto(data) != len(data):
-                    raise ValueError(f"{segment.file} of its replay ends too early")
-                checksum = zlib.crc32(data, checksum)
-                piece = np.frombuffer(data, dtype).reshape(rows, *shape[1:])
+            dtype, record = kinds[number]
+            stored, held = _stored(segment, kinds[number])
+            for row, rows in pieces_of((*segment.shape, *record), dtype):
+                piece = read((rows, segment.shape[1], *held), stored)
+                if segment.has_frames_of(kinds[number]):
+                    found = frames[math.prod(record[-2:])][piece]
+                    piece = found.reshape(*piece.shape[:2], *record)
                 yield number, segment.records[0] + row, piece
         if file.read(1) or checksum != segment.checksum:
             raise ValueError(f"{segment.file} of its replay is not the one that was saved")
 
 
+def _stored(segment: Segment, kind: Kind) -> Kind:
+    """Returns what a segment stores of a column's record: itself, or the numbers of its frames."""
+    return (NUMBER, (math.prod(kind[1][:-2]),)) if segment.has_frames_of(kind) else kind
+
+
 def check_sizes(folder: Path, replay: Replay) -> None:
     """Checks that all segments are there. Raises: OSError, ValueError: one is not."""
-    each = [math.prod(record) * dtype.itemsize for dtype, record in replay.kinds()]
     for segment in replay.segments:
-        size = math.prod(segment.shape) * sum(each[number] for number in segment.columns)
+        size = replay.size(segment)
         if (folder / segment.file).stat().st_size != size:
             raise ValueError(f"{segment.file} of its replay has not {size} bytes")
+
+
+def check(folder: Path, replay: Replay) -> None:
+    """Checks that all segments are as they were saved. Raises: OSError, ValueError: one is not."""
+    check_sizes(folder, replay)
+    for segment in replay.segments:
+        if _checksum(folder / Path(segment.file).name) != segment.checksum:
+            raise ValueError(f"{segment.file} of its replay is not the one that was saved")
 
 
 def put(column: np.ndarray, piece: np.ndarray, records: np.ndarray, inserted: np.ndarray) -> None:

@@ -52,6 +52,7 @@ QUICK += [
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept", SCATTERED, "CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
+    ("kept_images", SCATTERED, "probe:pixels"),
 ]
 """Each program under one policy."""
 CASES += [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank import replay_checkpoint
 from mindspore_rl.runtime.rank.replay_checkpoint import ReplaySegments, written
@@ -36,9 +37,8 @@ class Kept:
         for weights in self.columns[2:]:
             weights[:] = np.where(self.columns[0][..., 0] > 0, 1 + self.inserted, 0)
 
-    @staticmethod
-    def empty(shape, dtype):
-        return np.zeros(shape, dtype)
+    def allocate(self, capacity, kinds):
+        return [np.zeros((capacity, len(self.envs), *record), dtype) for dtype, record in kinds]
 
     def restore(self, columns, *_):
         self.columns = columns
@@ -269,3 +269,57 @@ def test_a_segment_that_the_disk_does_not_give_back_is_told(tmp_path, monkeypatc
     with pytest.raises(StorageError, match="does not hold what was written"):
         replay_segments.write(tmp_path, 1, 0, [np.ones(9)])
     assert list(tmp_path.iterdir()) == []
+
+
+class Images(Job):
+    """Ranks whose records have images of two stacked frames, before and after a step."""
+
+    def __init__(self, run, *shares, capacity=10):
+        super().__init__(run, *shares, capacity=capacity)
+        self.random, self.kept = np.random.default_rng(3), [KeptReplay(len(s)) for s in shares]
+        self.sides = list(map(ReplaySegments, self.ranks, self.kept))
+        self.frames = self.random.integers(0, 255, (2, ENVS, 20, 16), np.uint8)
+
+    def insert(self, counts):
+        self.counts += counts
+        for turn in range(max(counts)):
+            obs = self.frames[-2:].swapaxes(0, 1)
+            new = self.random.integers(0, 255, (1, ENVS, 20, 16), np.uint8)
+            self.frames = np.concatenate([self.frames[-1:], new])
+            after = self.frames.swapaxes(0, 1)
+            for rank, kept in zip(self.ranks, self.kept, strict=True):
+                envs = np.array(rank.env_indices)
+                kept.sources = [slice(n, n + 1) for n in np.flatnonzero(turn < counts[envs])]
+                if kept.sources:
+                    own = envs[turn < counts[envs]]
+                    kept.write(self.capacity, obs[own], self.counts[own], after[own], weighted=True)
+
+    def columns(self):
+        parts = zip(*([np.asarray(c) for c in kept.columns] for kept in self.kept), strict=True)
+        return [np.concatenate(columns, 1) for columns in parts]
+
+
+@pytest.mark.parametrize("shares", [[range(6)], [range(4), range(4, 6)]])
+def test_a_segment_has_each_frame_once(tmp_path, small, shares):
+    job, draws = Images(tmp_path, *shares), np.random.default_rng(1)
+    for iteration in range(1, 6):
+        before, counts = files(tmp_path), np.full(ENVS, 4)
+        job.insert(counts if iteration < 4 else draws.integers(1, 5, ENVS))
+        path = job.save(iteration)
+        if iteration < 4:
+            new = [file.stat().st_size for file in files(tmp_path) if file not in before]
+            of_records = ENVS * 4 * (2 * 2 * 4 + 8)  # numbers of frames, and integers
+            of_weights = ENVS * min(4 * iteration, 10) * 8
+            assert sum(new) == ENVS * (4 + 2) * 320 + of_records + of_weights
+        arrays, _ = checkpoint.load(path)
+        for envs in (range(6), range(1, 5)):
+            found = KeptReplay(len(envs), ENVS)
+            rank = rank_of(path.parent, 0, envs)
+            ReplaySegments(rank, found).take(path, checkpoint.look(path), job.counts)
+            if iteration < 4:
+                used = found.columns[2].store.used
+                assert used == len(envs) * (2 + min(job.counts[0], 10))
+            for number, column in enumerate(job.columns()):
+                np.testing.assert_array_equal(arrays[f"replay/{number}"], column)
+                own = column[:, envs.start : envs.stop]
+                np.testing.assert_array_equal(np.asarray(found.columns[number]), own)

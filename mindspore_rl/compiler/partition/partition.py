@@ -109,6 +109,7 @@ class _Demand:
         self.ops: dict[str, set[str]] = {f.name: set() for f in fragments}
         self.crossing: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         self.origins: dict[str, frozenset[str]] = {}
+        self.of_parameters: set[str] = set()  # operations with results of the network's, as glue
         self.chain: list[tuple[str, str, Op]] = []
 
     def run(self) -> None:
@@ -158,9 +159,11 @@ class _Demand:
                 return
             self._refuse(owner, fragment)
         if op.kind == "boundary" and op.mark in self.policy.marks:
+            expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
             sources = self._origins_of(op) - {fragment}
+            if not sources and definer in self.of_parameters and fragment != self.home["update"]:
+                sources = frozenset(expected) - {fragment}  # rather than send the parameters here
             if sources:
-                expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
                 outer, self.chain = self.chain, []
                 self._place(source, definer)
@@ -205,7 +208,10 @@ class _Demand:
     # ---- where values come from ------------------------------------------------------------
 
     def _find_origins(self) -> None:
-        """Finds the fragments whose components each value comes from, through glue and marks."""
+        """Finds the fragments whose components each value comes from, through glue and marks.
+
+        Also finds the values that glue computes from parameters.
+        """
         self.origins = {name: frozenset() for name in self.op}
         changed = True
         while changed:
@@ -218,6 +224,11 @@ class _Demand:
                 )
                 changed |= found != self.origins[name]
                 self.origins[name] = found
+                if op.component == "glue" and name not in self.of_parameters:
+                    makers = set[str]().union(*self.uses[name].values())
+                    if PARAMETERS in op.reads or makers & self.of_parameters:
+                        self.of_parameters.add(name)
+                        changed = True
 
     def _origins_of(self, op: Op) -> frozenset[str]:
         found: frozenset[str] = frozenset()

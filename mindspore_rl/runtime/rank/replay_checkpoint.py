@@ -6,8 +6,8 @@ list of segments, for the checkpoint's metadata.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import chain, pairwise, zip_longest
+from dataclasses import asdict, replace
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,13 @@ class ReplaySegments:
         if not columns:
             return {}
         kinds = tuple((dtype.str, column.shape[2:]) for column, dtype in columns)
-        found = Replay(len(columns[0][0]), kinds, tuple(self._write(columns, inserted)))
+        found = Replay(len(columns[0][0]), kinds)
+        found = replace(found, segments=tuple(self._write(columns, inserted, found)))
         data = np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8)
         return {f"{WRITTEN}{self._rank.number}": (data, None)}
 
     def _write(
-        self, columns: list[tuple[np.ndarray, np.dtype]], inserted: np.ndarray
+        self, columns: list[tuple[Any, np.dtype]], inserted: np.ndarray, replay: Replay
     ) -> Iterator[Segment]:
         """Yields the segments that hold this rank's replay; writes those that are new.
 
@@ -70,12 +71,11 @@ class ReplaySegments:
         column, dtype = columns[last]
         if dtype == np.int64 and column.ndim == 2:
             numbers = numbers[:-1]
-        each = sum(columns[n][0][0, 0].size * columns[n][1].itemsize for n in numbers)
         oldest = np.maximum(inserted - len(column), 0)
         self._segments = [
             segment
             for segment in self._segments
-            if np.prod(segment.shape) * each >= SMALL_BYTES
+            if replay.size(segment) >= SMALL_BYTES
             and segment.records[1] > oldest[self._places(segment)].min()
         ]
         first = oldest.copy()
@@ -89,7 +89,7 @@ class ReplaySegments:
 
     def _written(
         self,
-        columns: list[tuple[np.ndarray, np.dtype]],
+        columns: list[tuple[Any, np.dtype]],
         numbers: Sequence[int],
         first: np.ndarray,
         end: np.ndarray,
@@ -107,13 +107,12 @@ class ReplaySegments:
             if records[0] == records[1]:
                 continue
             lanes = slice(begin, behind)
-            parts = chain.from_iterable(
-                replay_segments.ring_pieces(*columns[number], lanes, records) for number in numbers
-            )
+            chosen = [columns[number] for number in numbers]
+            frames, parts = replay_segments.contents(chosen, lanes, records)
             stamped = self._stamped(parts)
             file, checksum = replay_segments.write(folder, iteration, rank.number, stamped)
             places = rank.env_indices[begin], rank.env_indices[behind - 1] + 1
-            yield Segment(file, places, records, tuple(numbers), checksum)
+            yield Segment(file, places, records, tuple(numbers), checksum, frames)
 
     def _stamped(self, pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Tells the stall detector of each piece."""
@@ -152,9 +151,7 @@ class ReplaySegments:
                 f"environment, of more, and here a compiled cell keeps {capacity:,}, where a full "
                 "replay cannot grow: leave what is kept as it was, or keep less"
             )
-        found = []
-        for dtype, record in replay.kinds():
-            found.append(kept.empty((capacity, len(own), *record), dtype))
+        found = kept.allocate(capacity, replay.kinds())
         for number, lanes, records, piece in checkpoint.replay_parts(path, meta, inserted):
             both = range(max(lanes.start, own.start), min(lanes.stop, own.stop))
             if not both:
@@ -190,10 +187,10 @@ class ReplaySegments:
         for buffer, column in zip(kept.columns, columns, strict=False):
             set_parameter(buffer, column)
 
-    def _columns(self) -> Iterator[tuple[np.ndarray, np.dtype]]:
+    def _columns(self) -> Iterator[tuple[Any, np.dtype]]:
         """Yields the columns on the host, and the dtypes in which they are saved."""
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
-            array = to_host(column)
+            array = to_host(column) if dtype else column
             yield array, np.dtype(dtype or array.dtype)
 
 

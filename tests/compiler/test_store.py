@@ -1,0 +1,58 @@
+"""A replay on ranks of its own is sent rows and priorities, never parameters."""
+
+import pytest
+
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
+from tests.compiler import inproc
+from tests.compiler.programs import analyse_with, program_with
+
+STORE = DistributionPolicy(
+    "Store",
+    "actors, a sharded replay and a learner",
+    (
+        FragmentRule("actor", ("environment", "actor"), 2, "env"),
+        FragmentRule("store", ("replay",), 2, "env"),
+        FragmentRule("learner", ("gradient", "update")),
+    ),
+    (
+        Cut("transition", "actor", "replay"),
+        Cut("batch", "replay", "gradient"),
+        Cut("priority", "gradient", "replay"),
+        Cut("parameters", "update", "actor"),
+    ),
+)
+PARTS = [
+    ("(obs, action, reward)))", "(obs, action, reward)), keep=1000)"),
+    ('"batch", msrl.replay_sample()', '"batch", msrl.replay_sample(16, "priority")'),
+    ("obs, action, reward = batch", "obs, action, reward, ids, odds = batch"),
+]
+
+
+LAST = 'return {"loss": means[0]}'
+
+
+def changed(priorities):
+    """Replacements that make the template's program draw by priority, and set new ones."""
+    return [*PARTS, (LAST, f"msrl.replay_update(ids, {priorities})\n        {LAST}")]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "got"),
+    [
+        (
+            "ops.abs(self.net.value(obs) - target)",
+            {("transition", "actor"), ("priority", "learner")},
+        ),
+        ("ops.abs(reward) + 0.1", {("transition", "actor")}),
+    ],
+    ids=["of the network", "of the records"],
+)
+def test_a_replay_of_its_own_gets_no_parameters(priorities, got, tmp_path):
+    cut = analyse_with(tmp_path, STORE, remove=changed(priorities))
+    assert {(m.mark, m.source) for m in cut.messages if m.target == "store"} == got
+
+
+def test_its_priorities_are_those_of_the_plain_loop(tmp_path):
+    file = program_with(tmp_path, changed("ops.abs(self.net.value(obs) - target)"))
+    job = inproc.request(file, STORE, 2, num_steps=4)
+    assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
