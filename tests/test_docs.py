@@ -261,13 +261,18 @@ def test_links(page):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-@pytest.mark.slow
-def test_the_pictures_of_the_readme_are_drawn_by_the_command(capsys):
-    shown = blocks(ROOT / "README.md", "mermaid")
-    for policy, picture in zip(("SingleLearnerCoarse", "MultipleLearners"), shown, strict=True):
-        job = ("--policy", policy, "--workers", "2", "--env", "CartPole-v1")
-        assert cli.main(["graph", "ppo", *job, "--format", "mermaid"]) == 0
-        assert capsys.readouterr().out == picture
+@pytest.mark.parametrize(
+    ("policy", "picture"),
+    [
+        ("SingleLearnerCoarse", "ppo_single_learner_coarse.svg"),
+        pytest.param("SingleLearnerFine", "ppo_single_learner_fine.svg", marks=pytest.mark.slow),
+    ],
+)
+def test_the_pictures_of_the_readme_are_drawn_by_the_command(policy, picture, capsys):
+    job = ("--policy", policy, "--workers", "2", "--env", "CartPole-v1")
+    assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / picture).read_text()
+    assert picture in (ROOT / "README.md").read_text()
 
 
 def test_what_is_claimed_beside_others_has_a_test_that_exists():

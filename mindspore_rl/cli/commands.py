@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore_rl.compiler.ir import text
 from mindspore_rl.compiler.pipeline import prepare, stage_text
-from mindspore_rl.compiler.show import mermaid, render
+from mindspore_rl.compiler.show import mermaid, picture, render
 from mindspore_rl.jobs import job, training
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.plan.text import plan_text
@@ -65,6 +65,8 @@ def _print_graph(plan: Any, cut: Any, folder: Path, form: str) -> None:
         print(render.render_dot(cut), end="")
     elif form == "mermaid":
         print(mermaid.render_mermaid(cut, plan), end="")
+    elif form == "svg":
+        print(picture.render_svg(cut, plan), end="")
     elif form == "source":
         for fragment in plan.fragments:
             print(f"# ---- {fragment.file}")

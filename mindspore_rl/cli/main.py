@@ -121,11 +121,12 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     add_options(graph, ALGORITHM, PLACE)
     graph.add_argument(
         "--format",
-        choices=("text", "mermaid", "dot", "source", "native"),
+        choices=("text", "svg", "mermaid", "dot", "source", "native"),
         default="text",
-        help="text: operations, edges, cuts, placement; mermaid: a picture of the fragments and "
-        "their messages, for web pages; dot: of every operation, for Graphviz; source: the "
-        "generated fragments; native: the C++ of their cells, from one iteration (default: text)",
+        help="text: operations, edges, cuts, placement; svg: the lines of the algorithm in the "
+        "colours of the fragments that run them; mermaid: a picture of the fragments and their "
+        "messages, for web pages; dot: of every operation, for Graphviz; source: the generated "
+        "fragments; native: the C++ of their cells, from one iteration (default: text)",
     )
     graph.add_argument(
         "--stage", choices=STAGES, help="instead, the program as this pass of the compiler gives it"

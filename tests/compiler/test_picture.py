@@ -1,6 +1,7 @@
 """The picture of a partitioned algorithm shows every fragment, and the messages as sent."""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -33,3 +34,28 @@ def test_a_message_is_drawn_from_what_makes_it_to_what_needs_it(capsys):
     assert 'learner_agent_act_1 == "action: 256 calls' in picture
     assert "learner_replay_insert_1 --> learner_replay_sample_1" in picture
     assert "environment_env_step_1 --> learner" not in picture
+
+
+def test_lines_have_the_colours_of_the_fragments_that_run_them(capsys):
+    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
+    svg = "{http://www.w3.org/2000/svg}"
+    drawing = ElementTree.fromstring(capsys.readouterr().out)
+    grounds = {float(r.get("y")): r.get("class") for r in drawing.iter(f"{svg}rect")}
+    colours = {t.text: grounds.get(float(t.get("y")) - 14) for t in drawing.iter(f"{svg}text")}
+    found = {text: colour for text, colour in colours.items() if "msrl." in text}
+    assert found.pop("obs = msrl.env_reset()") == "f0"
+    assert {v for text, v in found.items() if text.startswith("next_obs, ")} == {"f0"}
+    assert {v for text, v in found.items() if text.startswith("for ")} == {None}
+    rest = {v for text, v in found.items() if not text.startswith(("next_obs, ", "for "))}
+    assert rest == {"f1"}
+    assert "observation: 256 calls, 38,912 bytes" in colours
+    assert len(list(drawing.iter(f"{svg}path"))) == 4  # an arrow for each message, and their tip
+
+
+def test_an_algorithm_without_lines_of_its_own_is_refused(tmp_path, capsys):
+    file = tmp_path / "derived.py"
+    lines = ("from algorithms import ppo", "", "Config = ppo.Config", "", "")
+    file.write_text("\n".join((*lines, "class Derived(ppo.PPOTrainer):", "    pass", "")))
+    assert cli.main(["graph", str(file), "--format", "svg"]) == 2
+    assert "derived.py has no line with an operation" in capsys.readouterr().err

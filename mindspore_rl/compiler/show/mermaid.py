@@ -23,7 +23,7 @@ def render_mermaid(partition: Partition, plan: Plan) -> str:
     """Draws fragments with the operations of their components, and messages with their bytes."""
     ops = [op for op, _ in walk(partition.program.body)]
     shown = {op.name: op.kind for op in ops if op.component != GLUE}
-    flow = _Flow(partition, list(shown))
+    flow = Flow(partition, list(shown))
     said = {traffic.name: describe(traffic) for traffic in predict(plan)}
     lines = ["flowchart LR"]
     for number, fragment in enumerate(partition.fragments):
@@ -41,10 +41,11 @@ def render_mermaid(partition: Partition, plan: Plan) -> str:
         lines.append("  end")
         lines.append(f"  style {_id(fragment.name)} fill:{COLOURS[number % len(COLOURS)]}")
     for message in partition.messages:
-        ends = _ends(message, partition, flow)
-        if ends is not None:
+        drawn = ends(message, partition, flow)
+        if drawn is not None:
             text = f"{message.mark}: {said[message.name]}"
-            lines.append(f'  {ends[0]} == "{text}" ==> {ends[1]}')
+            source, target = _id(message.source, drawn[0]), _id(message.target, drawn[1])
+            lines.append(f'  {source} == "{text}" ==> {target}')
     return "\n".join(lines) + "\n"
 
 
@@ -52,7 +53,7 @@ def _id(*names: str) -> str:
     return re.sub(r"\W", "_", "_".join(names))
 
 
-class _Flow:
+class Flow:
     """Successors and predecessors among the shown operations, through any glue between them.
 
     Args:
@@ -96,8 +97,8 @@ class _Flow:
         return sorted(found, key=self._order.__getitem__)
 
 
-def _ends(message: Message, partition: Partition, flow: _Flow) -> tuple[str, str] | None:
-    """Returns the operation that a message comes from and the first that needs it, as node ids."""
+def ends(message: Message, partition: Partition, flow: Flow) -> tuple[str, str] | None:
+    """Returns the shown operation that a message comes from and the first that needs it."""
     named = {fragment.name: fragment for fragment in partition.fragments}
     source, target = named[message.source], named[message.target]
     shown = [name for name in message.site if name in flow._order]
@@ -105,4 +106,4 @@ def _ends(message: Message, partition: Partition, flow: _Flow) -> tuple[str, str
     readers = flow.after(message.site, target.ops)
     if not causes or not readers:
         return None
-    return _id(source.name, causes[-1]), _id(target.name, readers[0])
+    return causes[-1], readers[0]
