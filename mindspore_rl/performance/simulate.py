@@ -96,19 +96,20 @@ class Simulator:
         arrivals = self.plan.arrivals
         assert arrivals is not None
         served = next(f for f in self.plan.fragments if f.name == arrivals.sender)
+        each = len(served.ranks) // arrivals.consumers
         for rank in self.ranks:
-            fragment, _ = self.plan.fragment_of(rank.number)
+            fragment, replica = self.plan.fragment_of(rank.number)
             if fragment.name == arrivals.consumer:
                 serve = rank.serve_batches if arrivals.gather else rank.serve
-                self.env.process(serve(served.ranks, iterations * len(served.ranks)))
+                own = served.ranks[replica * each : (replica + 1) * each]
+                self.env.process(serve(own, iterations * each))
             else:
                 self.env.process(rank.run(1 << 30))
         server = self.ranks[self.plan.leader]
         self.env.run(until=server.over)
         marks = server.marks
-        first = len(served.ranks)
-        turns = sum(mark > marks[first] for mark in marks)  # a batch ends those of several workers
-        return self._result(marks[-1] - marks[first], turns / len(served.ranks))
+        turns = sum(mark > marks[each] for mark in marks)  # a batch ends those of several workers
+        return self._result(marks[-1] - marks[each], turns / each)
 
     def _result(self, seconds: float, iterations: float) -> Simulation:
         counted = [

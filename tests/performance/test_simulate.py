@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,20 @@ def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
     costs = {actor: {"environment": doing(0.01)}, learner: {"cell learn": doing(learn_s)}}
     found = simulated(plan, regions, costs)
     assert found.iteration_s == pytest.approx(expected, rel=0.15)
+
+
+def test_two_learners_make_each_update_together(tmp_path):
+    """An iteration of four actors is two updates, each with one trajectory a learner."""
+    policy = str(Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py")
+    schedule = {"order": "asynchronous"}
+    plan, regions = planned(policy, "CartPole-v1", schedule, tmp_path, 4, "a2c", num_envs=8)
+    costs = {"actor": {"environment": doing(0.01)}, "learner": {"cell learn": doing(0.05)}}
+    found = simulated(plan, regions, costs)
+    assert found.iteration_s == pytest.approx(2 * 0.05, rel=0.15)
+    for reduction in (one for one in predict(plan) if one.name.endswith("over learner")):
+        assert reduction.total(Fraction(1))[0] == 2 * 2
+        calls, size = found.traffic[reduction.name]
+        assert size / calls == reduction.message_bytes / reduction.calls
 
 
 def test_a_learner_takes_the_records_that_are_there(tmp_path):
