@@ -33,6 +33,7 @@ POLICIES = (
     ("GPUOnly", "graph:CartPole-v1", {}),
     ("SingleLearnerFine", "CartPole-v1", {}),
     ("SingleLearnerFine", "CartPole-v1", {"chunks": 2}),
+    ("SingleLearnerFine", "CartPole-v1", {"act_for": 1}),
     ("Environments", "CartPole-v1", {"chunks": 2}),
     ("Environments", "CartPole-v1", {}),
     ("Central", "CartPole-v1", {}),
@@ -109,6 +110,22 @@ def test_chunks_hide_the_time_of_the_others(tmp_path):
         times[chunks] = simulated(plan, regions, costs).iteration_s
     assert times[1] == pytest.approx(8 * 0.02, rel=0.1)
     assert times[2] == pytest.approx(8 * 0.01 + 0.005, rel=0.15)
+
+
+def test_who_is_ready_does_not_wait_for_the_slow(tmp_path):
+    """Steps take 2 or 18 ms; together, each step takes as long as the slowest of four."""
+    uneven, times = Doing((0.01,), (0.01,), ((0.2,), (1.8,))), {}
+    for act_for in (0, 1, 2):
+        folder = tmp_path / str(act_for)
+        folder.mkdir()
+        where = ("SingleLearnerFine", "CartPole-v1", {"act_for": act_for}, folder, 4)
+        plan, regions = planned(*where)
+        costs = {"environment": {"environment": uneven}}
+        times[act_for] = simulated(plan, regions, costs, iterations=40).iteration_s
+    likely = 0.018 - 0.016 * 0.5**4
+    assert times[0] == pytest.approx(8 * likely, rel=0.1)
+    assert times[1] < 0.85 * times[0]
+    assert times[1] < times[2] < times[0]
 
 
 def test_actors_that_run_ahead_hide_the_time_of_the_learner(tmp_path):
