@@ -85,7 +85,7 @@ class Schedule:
         act_for: synchronous: the number of replicas of the environments' fragment for which a
             learner acts at a time, whenever all of them are ready; 0: for all, in every step.
         gather: asynchronous: the number of senders whose rows of environments make one batch of
-            the receiving fragment, the first that are there.
+            each replica of the receiving fragment, the first that are there.
         lag: synchronous: the number of iterations that the actors' parameters are older than
             in the plain loop: the learner learns meanwhile. The actors of iteration i act with the
             parameters after iteration i - 1 - lag, or the initial ones.

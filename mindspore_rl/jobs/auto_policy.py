@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from mindspore_rl import config, programs
@@ -170,7 +171,7 @@ def row(candidate: Candidate) -> tuple[str, ...]:
     found = candidate.prediction
     if found is None:
         return (candidate.name, str(candidate.workers), "", "", "", candidate.why)
-    sent = sum(traffic.message_bytes for traffic in predict_traffic(found.plan) if traffic.each)
+    sent = sum(one.total(Fraction(1))[1] for one in predict_traffic(found.plan) if one.each)
     return (
         candidate.name,
         str(candidate.workers),

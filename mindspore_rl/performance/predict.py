@@ -88,8 +88,6 @@ def job_of(request: JobRequest, say: Say, anew: bool = False, most_ranks: int | 
         plan, _ = prepare(here, folder, seen.__setitem__)
         if most_ranks is not None and plan.num_ranks > most_ranks:
             raise MsrlError(f"it needs {plan.num_ranks} ranks, and there is room for {most_ranks}")
-        if plan.parts:
-            raise MsrlError("act_for is not simulated: leave it out, or measure the job itself")
         return Job(plan, seen["regions"], fragment_costs(plan, folder, say, anew))
 
 

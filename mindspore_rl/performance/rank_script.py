@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Lowered, Op, Program, Region
-from mindspore_rl.plan.edges import Edge
+from mindspore_rl.plan.edges import Edge, plan_edges
 from mindspore_rl.plan.plan import Plan
 
-CELL, ENVIRONMENT, DATASET, SEND, RECEIVE, BOUNDARY, YIELD = range(7)
+CELL, ENVIRONMENT, DATASET, SEND, RECEIVE, BOUNDARY, YIELD, APART = range(8)
 _PYTHON_KINDS = {
     "env_step": (ENVIRONMENT, "environment"),
     "env_reset": (ENVIRONMENT, "environment"),
@@ -31,6 +31,8 @@ class Word:
         peer: the rank at the other end of the message.
         sizes: bytes of the message, or of each collective in the cell, in order.
         collectives: names of the cell's collectives.
+        awaited: of `YIELD` in a part: the messages that the part receives next.
+        parts: of `APART`: the words of each part, which go on when they have what they await.
     """
 
     kind: int
@@ -39,6 +41,8 @@ class Word:
     peer: int = 0
     sizes: tuple[int, ...] = ()
     collectives: tuple[str, ...] = ()
+    awaited: tuple["Word", ...] = ()
+    parts: tuple[Iterator["Word"], ...] = ()
 
 
 class Script:
@@ -57,7 +61,8 @@ class Script:
         self.plan, self.rank = plan, rank
         self.fragment, self.replica = plan.fragment_of(rank)
         self._body, self._values = program.body, program.values
-        self._edges = edges
+        shares = [replace(self.fragment, shares=(part,)) for part in plan.parts]
+        self._edges = [*edges, *(plan_edges(plan, part=share) for share in shares)]
         self._cells: dict[str, Word] = {}
         self._messages: dict[tuple[str, str, int], tuple[Word, ...]] = {}
 
@@ -80,15 +85,24 @@ class Script:
             elif isinstance(item, Branch):  # conditions are taken to hold
                 yield from self._items(item.body, chunk, iterations)
             elif item.kind in ("send", "receive"):
-                if self.plan.chunks > 1 and item.kind == "receive":
-                    before = items[at - 1] if at else None
-                    if not (isinstance(before, Op) and before.kind == "receive"):
+                before = items[at - 1] if at else None
+                again = isinstance(before, Op) and before.kind == "receive"
+                if item.kind == "receive" and not again:
+                    if self.plan.chunks > 1:
                         yield _PAUSE
+                    elif chunk:  # a part
+                        yield Word(YIELD, "yield", awaited=self._message(item, chunk))
                 yield from self._message(item, chunk)
             elif item.kind in _PYTHON_KINDS:
                 yield Word(*_PYTHON_KINDS[item.kind])
 
     def _loop(self, loop: Loop, chunk: int, iterations: int) -> Iterator[Word]:
+        if loop.apart:
+            single = replace(loop, chunks=1, apart="")
+            parts = range(1, 1 + len(self.plan.parts))
+            words = tuple(self._loop(single, part, iterations) for part in parts)
+            yield Word(APART, "parts", parts=words)
+            return
         if loop.chunks > 1:
             yield from self._in_turn(loop, iterations)
             return

@@ -13,7 +13,16 @@ from mindspore_rl.compiler.ir.ir import Program
 from mindspore_rl.performance.cluster import Cluster
 from mindspore_rl.performance.cost_tables import Doing, FragmentCosts
 from mindspore_rl.performance.cpu_model import HostModel, Meeting, noticed_after
-from mindspore_rl.performance.rank_script import BOUNDARY, CELL, RECEIVE, SEND, Script, Word
+from mindspore_rl.performance.rank_script import (
+    APART,
+    BOUNDARY,
+    CELL,
+    RECEIVE,
+    SEND,
+    YIELD,
+    Script,
+    Word,
+)
 from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import CONTROL
@@ -96,19 +105,20 @@ class Simulator:
         arrivals = self.plan.arrivals
         assert arrivals is not None
         served = next(f for f in self.plan.fragments if f.name == arrivals.sender)
+        each = len(served.ranks) // arrivals.consumers
         for rank in self.ranks:
-            fragment, _ = self.plan.fragment_of(rank.number)
+            fragment, replica = self.plan.fragment_of(rank.number)
             if fragment.name == arrivals.consumer:
                 serve = rank.serve_batches if arrivals.gather else rank.serve
-                self.env.process(serve(served.ranks, iterations * len(served.ranks)))
+                own = served.ranks[replica * each : (replica + 1) * each]
+                self.env.process(serve(own, iterations * each))
             else:
                 self.env.process(rank.run(1 << 30))
         server = self.ranks[self.plan.leader]
         self.env.run(until=server.over)
         marks = server.marks
-        first = len(served.ranks)
-        turns = sum(mark > marks[first] for mark in marks)  # a batch ends those of several workers
-        return self._result(marks[-1] - marks[first], turns / len(served.ranks))
+        turns = sum(mark > marks[each] for mark in marks)  # a batch ends those of several workers
+        return self._result(marks[-1] - marks[each], turns / each)
 
     def _result(self, seconds: float, iterations: float) -> Simulation:
         counted = [
@@ -193,6 +203,9 @@ class SimulatedRank:
 
     def do(self, word: Word) -> Steps:
         """Executes one word, and the gap between it and the word before."""
+        if word.kind == APART:
+            yield from self._as_ready(word.parts)
+            return
         yield from self._gap(word.name)
         if word.kind == CELL:
             yield from self._cell(word)
@@ -204,6 +217,21 @@ class SimulatedRank:
             yield from self._boundary()
         else:
             yield from self._work(word.name)
+
+    def _as_ready(self, parts: tuple[Iterator[Word], ...]) -> Steps:
+        """Executes the words of parts, each up to what it awaits, then whichever has that."""
+        expected: dict[int, tuple[Word, ...]] = {}
+        ready = list(range(len(parts)))
+        while ready:
+            for word in parts[ready[0]]:
+                if word.kind == YIELD:
+                    expected[ready[0]] = word.awaited
+                    break
+                yield from self.do(word)
+            ready.pop(0)
+            if not ready and expected:
+                ready = [(yield from self._first_of(expected))]
+                del expected[ready[0]]
 
     def _gap(self, name: str) -> Steps:
         key = f"{self._before} > {name}"
@@ -356,7 +384,7 @@ class SimulatedRank:
                 if worker not in scripts:
                     scripts[worker] = iter(list(self.script.served()))
                     expected[worker] = _first_from(workers[worker], scripts[worker])
-            worker = yield from self._first_of(list(tickets.read), expected, workers)
+            worker = yield from self._first_of({one: (expected[one],) for one in tickets.read})
             word = expected[worker]
             name = word.name.partition(" ")[2]
             yield from self._gap(word.name)
@@ -397,7 +425,7 @@ class SimulatedRank:
                 yield from self._lend(waiting.popleft(), workers, tickets)
             batch: list[int] = []
             while len(batch) < arrivals.gather:
-                worker = yield from self._first_of(list(tickets.read), rows, workers)
+                worker = yield from self._first_of({one: (rows[one],) for one in tickets.read})
                 word = rows[worker]
                 yield from self._gap(word.name)
                 yield from self._receive(word.peer, word.name.partition(" ")[2], word.sizes[0])
@@ -426,16 +454,16 @@ class SimulatedRank:
         yield from self._send(workers[worker], first.name, first.parameter_bytes)
         tickets.begin(worker)
 
-    def _first_of(self, workers: list[int], expected: dict[int, Word], ranks: range) -> Steps:
-        """Waits for a message of one of the workers. Returns: the worker."""
+    def _first_of(self, expected: dict[int, tuple[Word, ...]]) -> Steps:
+        """Waits for all messages of one of several. Returns: its number."""
         job = self.job
         begun = job.env.now
         while True:
-            for worker in workers:
-                name = expected[worker].name.partition(" ")[2]
-                if job.box(ranks[worker], self.number, name).items:
+            for number, words in expected.items():
+                names = [(word.peer, word.name.partition(" ")[2]) for word in words]
+                if all(job.box(peer, self.number, name).items for peer, name in names):
                     self._spend("waiting", begun)
-                    return worker
+                    return number
             event = job.arrived.setdefault(self.number, job.env.event())
             yield from self._wait(event)
 

@@ -21,8 +21,8 @@ class Edge:
     are balanced over the sources.
 
     Args:
-        gather: number of sources whose rows make one batch of the target, whichever they are; 0:
-            each block has its own place there.
+        gather: number of sources whose rows make one batch of a target, whichever of those that it
+            serves; 0: each block has its own place there.
     """
 
     def __init__(
@@ -48,13 +48,19 @@ class Edge:
         """Pairs (source replica, target replica) that exchange data, in a fixed order."""
         if self.message.parameters:
             sources = len(self.source.shares)
-            return [(j % sources, j) for j in range(len(self.target.shares))]
+            targets = len(self.target.shares)
+            return [(j * sources // targets, j) for j in range(targets)]
         return [
             (i, j)
             for i in range(len(self.source.shares))
             for j in range(len(self.target.shares))
             if self._parts(i, j)
         ]
+
+    @cached_property
+    def served(self) -> int:
+        """Number of sources that each target serves, if it makes batches."""
+        return len(self.source.shares) // len(self.target.shares)
 
     def _parts(self, i: int, j: int) -> list[tuple[int, "Block"]]:
         """Returns the leaves that replica i sends to replica j, with the block of each."""
@@ -86,7 +92,8 @@ class Edge:
     def _block(self, fragment: FragmentPlan, leaf: Value, replica: int) -> "Block":
         """Returns the block of a leaf that a replica holds."""
         if self.gather and fragment is self.source:
-            replica %= self.gather  # all shares have the same size
+            target, number = divmod(replica, self.served)  # all shares have the same size
+            replica = target * self.gather + number % self.gather
         envs = chunk_of(fragment.shares[replica], self.chunk, self.message.chunks)
         return Block(
             envs if leaf.axis is not None else None,

@@ -26,14 +26,16 @@ class Arrivals:
 
     Attributes:
         sender: the fragment whose replicas are served.
-        consumer: the fragment that serves them, with one replica.
+        consumer: the fragment that serves them.
         staleness: maximum number of updates between the parameters that a replica of the sender
             read and those that its message meets.
         drop_stale: whether a staler message is dropped; else its sender waits before it begins.
-        gather: number of replicas whose rows of environments make one batch; 0: the messages carry
-            no rows, and each replica is served with sums over its own samples.
+        gather: number of replicas whose rows of environments make one batch of a consumer; 0: the
+            messages carry no rows, and each replica is served with sums over its own samples.
         kept: whether the consumer keeps the rows as records; a batch may then have messages of
             several iterations of one replica.
+        consumers: replicas of the consumer. Each serves as many replicas of the sender, and they
+            make each update together, of a batch each.
     """
 
     sender: str
@@ -42,6 +44,7 @@ class Arrivals:
     drop_stale: bool
     gather: int = 0
     kept: bool = False
+    consumers: int = 1
 
 
 @dataclass(frozen=True)
@@ -209,10 +212,10 @@ class Plan:
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of an update with an asynchronous batch, see `Arrivals.gather`."""
+        """Environment steps of an update with asynchronous batches, see `Arrivals.gather`."""
         assert self.arrivals is not None
         consumer = next(f for f in self.fragments if f.name == self.arrivals.consumer)
-        return self.steps_per_env * len(range(*consumer.shares[0]))
+        return self.steps_per_env * sum(len(range(*share)) for share in consumer.shares)
 
     @property
     def last_step(self) -> int:

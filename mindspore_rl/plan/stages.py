@@ -17,6 +17,7 @@ class Stage(IntEnum):
     FINISHED = 5
     DATASET = 6
     RECORDS = 7
+    BATCHES = 8
 
 
 _WORDS = {
@@ -28,6 +29,7 @@ _WORDS = {
     Stage.FINISHED: "finished",
     Stage.DATASET: "a data set",
     Stage.RECORDS: "records of other replicas",
+    Stage.BATCHES: "batches of other replicas",
 }
 
 
@@ -70,7 +72,7 @@ class Stages:
                 found |= {f.first_rank for f in plan.fragments if "update" in f.components}
         elif stage == Stage.CHECKPOINT and rank == 0:  # rank 0 gathers and writes it
             found = set(range(plan.num_ranks))
-        elif stage == Stage.RECORDS:
+        elif stage in (Stage.RECORDS, Stage.BATCHES):
             found = set(fragment.ranks)
         for cell in fragment.collectives:
             if stage == self._cells[fragment.name, cell]:

@@ -19,8 +19,8 @@ def plan_text(plan: Plan) -> str:
             cells = f", cells: {', '.join(fragment.cells)}" if fragment.cells else ""
             place = f"{fragment.name} on {plan.hosts[rank]}" if plan.hosts else fragment.name
             share = f"{noun} {first}..{last - 1}"
-            if plan.arrivals and plan.arrivals.gather and rank == plan.leader:
-                share = f"batches of {last} environments"
+            if plan.arrivals and plan.arrivals.gather and fragment.name == plan.arrivals.consumer:
+                share = f"batches of {last - first} environments"
             lines.append(f"  rank {rank}: {place}, {share}{cells}")
     traffic = {found.name: describe(found) for found in predict(plan)}
     for message in plan.messages:
@@ -62,13 +62,14 @@ def lag_text(lag: int, keeper: str) -> str:
 def arrivals_text(arrivals: Arrivals) -> str:
     """Describes an asynchronous schedule: who serves whom, and the bound of staleness."""
     stale = "dropped" if arrivals.drop_stale else "waited for"
-    does = f"serves one {arrivals.sender} at a time"
+    does, who, its = f"serves one {arrivals.sender} at a time", arrivals.consumer, ""
+    if arrivals.consumers > 1:
+        who, its = f"each of {arrivals.consumers} {arrivals.consumer}s", " of its own"
     if arrivals.kept:
-        does = f"learns whenever {arrivals.gather} messages of {arrivals.sender}s have come"
+        does = f"learns whenever {arrivals.gather} messages of {arrivals.sender}s{its} have come"
     elif arrivals.gather:
-        who = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
-        does = f"learns from the first {who} that {'are' if arrivals.gather > 1 else 'is'} ready"
-    return (
-        f"asynchronous: {arrivals.consumer} {does}; more than {arrivals.staleness} updates old is "
-        f"{stale}"
-    )
+        few = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
+        ready = "are" if arrivals.gather > 1 else "is"
+        does = f"learns from the first {few}{its} that {ready} ready"
+    does += ", all together" if arrivals.consumers > 1 else ""
+    return f"asynchronous: {who} {does}; more than {arrivals.staleness} updates old is {stale}"

@@ -33,6 +33,8 @@ class Traffic:
     Attributes:
         each: whether they occur in each iteration, or once, before the first.
         conditional: whether a condition of the program may reduce them.
+        updates: how often they occur in an iteration: in an asynchronous job, the updates of as
+            many messages as there are workers.
     """
 
     name: str
@@ -40,10 +42,11 @@ class Traffic:
     message_bytes: int
     each: bool = True
     conditional: bool = False
+    updates: Fraction = Fraction(1)
 
     def total(self, iterations: Fraction) -> tuple[int, int]:
         """Returns calls and bytes of a run."""
-        times = iterations if self.each else 1
+        times = iterations * self.updates if self.each else 1
         return int(self.calls * times), int(self.message_bytes * times)
 
 
@@ -68,6 +71,9 @@ def predict(plan: Plan) -> list[Traffic]:
             )
         )
     members = {fragment.name: len(fragment.shares) for fragment in plan.fragments}
+    arrivals, updates = plan.arrivals, Fraction(1)
+    if arrivals is not None and arrivals.gather:  # replicas of its consumer reduce in each update
+        updates = Fraction(members[arrivals.sender], arrivals.gather * arrivals.consumers)
     for reduction in plan.reductions:
         calls = members[reduction.fragment] * max(reduction.times, 1)
         found.append(
@@ -77,6 +83,7 @@ def predict(plan: Plan) -> list[Traffic]:
                 calls * reduction.message_bytes,
                 reduction.times > 0,
                 reduction.conditional,
+                updates,
             )
         )
     return found
@@ -85,8 +92,9 @@ def predict(plan: Plan) -> list[Traffic]:
 def describe(traffic: Traffic) -> str:
     """Formats traffic, such as `32 calls, 1,204 bytes`."""
     bound = "at most " if traffic.conditional else ""
-    plural = "" if traffic.calls == 1 else "s"
-    return f"{bound}{traffic.calls:,} call{plural}, {traffic.message_bytes:,} bytes"
+    calls, size = traffic.total(Fraction(1))
+    plural = "" if calls == 1 else "s"
+    return f"{bound}{calls:,} call{plural}, {size:,} bytes"
 
 
 def iterations_done(plan: Plan, done: dict[int, int]) -> Fraction:

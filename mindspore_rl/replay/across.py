@@ -21,13 +21,14 @@ def drawn_across(
 
     Args:
         numbers: `[B, 2 k]` uniform in [0, 1), see `random.below`.
-        records: number of records of each environment, `[B]`; with `distinct` at least k.
+        records: number of records of each environment, `[B]`, below 0 like none; with `distinct`
+            at least k.
         distinct: draws without replacement (Floyd's algorithm, Bentley 1987).
 
     Returns: for each row of the batch the index of the record and its environment, both `[k, B]`
         int64.
     """
-    count, each = len(numbers), numbers.shape[1] // 2
+    count, each, records = len(numbers), numbers.shape[1] // 2, np.maximum(records, 0)
     number, total = count * each, int(records.sum())
     most = total - number + 1 + np.arange(number) if distinct else total
     found = below(numbers, np.reshape(most, (-1, each) if distinct else ())).reshape(-1)

@@ -32,7 +32,7 @@ class ReplayedLoop(Reference):
     Args:
         trainer: the algorithm.
         plan: of the run.
-        log: int64 `[updates, gather, 3]`, see `ARRIVALS_FILE`.
+        log: int64 `[updates, messages, 3]`, see `ARRIVALS_FILE`.
         after_update: called with the number of updates made, before the first and after each.
     """
 
@@ -44,7 +44,7 @@ class ReplayedLoop(Reference):
             next(f for f in plan.fragments if f.name == name)
             for name in (plan.arrivals.sender, plan.arrivals.consumer)
         )
-        batch = range(*learner.shares[0])
+        batch = range(learner.shares[-1][1])
         past = _Past(self, trainer.spec, len(batch))
         super().__init__(trainer, len(log), environment=past, env_indices=batch)
         self._log, self._after_update = log, after_update
@@ -253,5 +253,6 @@ def read_log(run_dir: Path, plan: Plan) -> np.ndarray:
     """Returns a run's log of arrivals, see `ARRIVALS_FILE`."""
     assert plan.arrivals is not None
     rows = np.fromfile(run_dir / ARRIVALS_FILE, np.int64)
-    size = 3 * plan.arrivals.gather
-    return rows[: len(rows) // size * size].reshape(-1, plan.arrivals.gather, 3)
+    messages = plan.arrivals.gather * plan.arrivals.consumers
+    size = 3 * messages
+    return rows[: len(rows) // size * size].reshape(-1, messages, 3)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from tests.compiler.test_arrival import SMALL
 from tests.multiprocess import theorem
 from tests.tiers import quick
 
+LEARNERS = str(Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py")
+"""A policy with two learners."""
 RECORDS = {
     "replay_size": 60,
     "batch_size": 12,
@@ -77,6 +80,23 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
         assert far(plan, log, arrays) > 1e-4
 
 
+@pytest.mark.parametrize(("algorithm", "gather"), quick([("ppo", 1), ("a2c", 2)], 0))
+def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp_path, shuffled):
+    """Each learns from batches of its own actors, and both make the same updates."""
+    job = request(algorithm, 4, 8, policy=LEARNERS, gather=gather, staleness=3)
+    plan, arrays = run(job, tmp_path)
+    log = read_log(tmp_path, plan)
+    assert plan.steps_per_update == 2 * gather * 2 * 4
+    assert log.shape == (3 * 8 * 4 // plan.steps_per_update, 2 * gather, 3)
+    own = log[:, :, 0] // 2
+    assert (own == np.repeat([0, 1], gather)).all(), "a learner's actors are its own"
+    assert (log[:, :, 0] % 2).any()
+    stale = np.arange(len(log))[:, None] - log[:, :, 2]
+    assert stale.min() == 0
+    assert 0 < stale.max() <= 3
+    assert far(plan, log, arrays) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("algorithm", "config"),
     quick(
@@ -107,13 +127,7 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
     if program == "dqn":
         job = request("dqn", 3, 6, 5, config=RECORDS | {"priority": 0.6, "n_step": 2})
     else:
-        insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
-        keep = (insert, insert[:-1] + ", keep=60)")
-        draw = ("msrl.replay_sample()", f'msrl.replay_sample(12, "{program}")')
-        file = program_with(tmp_path, (keep, draw))
-        job = inproc.request(file, "SingleLearnerCoarse", 3, num_envs=6, num_steps=4)
-        policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
-        job = dataclasses.replace(job, policy=policy, num_iterations=5)
+        job = across(tmp_path, program, "SingleLearnerCoarse", 3, 6)
     _, arrays = run(job, tmp_path / "before")
     assert len(set(arrays["counters/inserted"])) > 1
     last = sorted((tmp_path / "before" / "checkpoints").glob("*"))[-1]
@@ -125,6 +139,40 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
     assert np.array_equal(*(end["counters/inserted"] for end in ends))
     for name in (name for name in ends[0] if name.startswith("parameters/")):
         np.testing.assert_allclose(*(end[name] for end in ends), rtol=1e-5, atol=1e-6)
+
+
+def across(folder, by, policy, workers, num_envs, count=12):
+    """A request for a job that draws from the records of all environments together."""
+    insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+    keep = (insert, f"{insert[:-1]}, keep={10 * num_envs})")
+    draw = ("msrl.replay_sample()", f'msrl.replay_sample({count}, "{by}")')
+    file = program_with(folder, (keep, draw))
+    job = inproc.request(file, policy, workers, num_envs=num_envs, num_steps=4)
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    return dataclasses.replace(job, policy=policy, num_iterations=5)
+
+
+@pytest.mark.parametrize("program", quick(["uniform", "distinct", "dqn"], 0))
+def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, shuffled):
+    """The lanes fill at different rates, and a draw is from the lanes of all."""
+    if program == "dqn":
+        config = RECORDS | {"priority": 0.6, "n_step": 2, "batch_size": 16, "replay_size": 80}
+        job = request("dqn", 4, 8, 5, policy=LEARNERS, config=config)
+    else:
+        job = across(tmp_path, program, LEARNERS, 4, 8, count=16)
+    plan, arrays = run(job, tmp_path / "run")
+    log = read_log(tmp_path / "run", plan)
+    assert log.shape == (5, 4, 3)
+    assert (log[:, :, 0] // 2 == [0, 0, 1, 1]).all()
+    inserted = arrays["counters/inserted"]
+    assert len(set(inserted)) > 1
+    assert sum(inserted) == 5 * plan.num_envs * plan.records_per_env
+    assert far(plan, log, arrays) < 1e-6
+    last = str(sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1])
+    job = dataclasses.replace(job, num_iterations=7, resume=last)
+    _, arrays = run(job, tmp_path / "later")
+    assert sum(arrays["counters/inserted"]) == 7 * plan.num_envs * plan.records_per_env
+    assert (arrays["counters/inserted"] >= inserted).all()
 
 
 def far(plan, log, arrays):
@@ -150,12 +198,31 @@ def test_a_batch_of_all_workers_is_the_synchronous_batch(tmp_path):
         ("ppo", "SingleLearnerCoarse", 3, {}, "ask for a multiple, num_envs=6"),
         ("ppo", "SingleLearnerCoarse", 2, {"gather": 3}, "2 replicas of actor for gather=3"),
         ("ppo", "SingleLearnerCoarse", 2, {"drop_stale": True}, "no row is ever dropped"),
+        ("ppo", LEARNERS, 3, {}, "replicas of actor, and there are 3; ask for a mul.*workers=4"),
+        ("ppo", LEARNERS, 4, {"gather": 3}, "2 replicas of actor for each learner for gather=3"),
         ("a2c", "Central", 2, {"gather": 2}, "worker sends none to server"),
     ],
 )
 def test_what_makes_no_batch_is_refused(algorithm, policy, workers, schedule, reason):
-    with pytest.raises(PolicyError, match=f"{policy} cannot run {algorithm} with .*{reason}"):
-        analyse(request(algorithm, workers, 4, policy=policy, **schedule))
+    job = request(algorithm, workers, 4, policy=policy, **schedule)
+    with pytest.raises(PolicyError, match=f"{job.policy.name} cannot run {algorithm} .*{reason}"):
+        analyse(job)
+
+
+def test_a_value_that_would_return_to_actors_is_refused(tmp_path):
+    reset, learn = "msrl.env_reset())", "msrl.report(msrl.agent_learn(batch))"
+    returned = 'scale = msrl.boundary("transition", found["loss"])'
+    changes = (
+        ("import nn", "import float32, nn"),
+        (reset, f"{reset}\n        scale = ops.ones((), float32)"),
+        ("msrl.agent_act(obs)", "msrl.agent_act(obs * scale)"),
+        (learn, f"found = msrl.agent_learn(batch)\n            {returned}"),
+    )
+    file = program_with(tmp_path, changes)
+    job = inproc.request(file, "SingleLearnerCoarse", 2, num_envs=4, num_steps=4)
+    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    with pytest.raises(PolicyError, match="`scale` back to actor, to which only parameters"):
+        analyse(dataclasses.replace(job, policy=policy))
 
 
 def test_a_learner_that_asks_for_the_numbers_of_changing_environments_is_refused(tmp_path):

@@ -28,7 +28,7 @@ def request(env, workers, iterations, algorithm="a2c", policy="Central", config=
     policy = registry.load_policy(registry.find_policy(policy))
     policy = dataclasses.replace(policy, schedule=Schedule("asynchronous", **schedule))
     config = programs.trainer_class(file).Config(
-        env=env, num_envs=3, num_steps=4, hidden=(8,), **dict(config)
+        **{"env": env, "num_envs": 3, "num_steps": 4, "hidden": (8,), **dict(config)}
     )
     return JobRequest(file, policy, config, workers, num_iterations=iterations)
 
@@ -44,9 +44,9 @@ def misbehaving(monkeypatch):
     return make
 
 
-def run(job, folder):
+def run(job, folder, options=OPTIONS):
     plan, _ = prepare(job, folder)
-    outcome = run_job(plan, folder, OPTIONS)
+    outcome = run_job(plan, folder, options)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return outcome, lines
 
@@ -106,6 +106,34 @@ def test_records_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     assert inserted.tolist() == (4 * arrays["counters/iterations"]).tolist()
     assert inserted.sum() == outcome.env_steps == 20 * 12
     assert inserted[0] < inserted[1:].max()
+    assert main(["replay", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
+def test_two_learners_repeat_as_a_plain_loop(algorithm, tmp_path, misbehaving):
+    """Each learns from its own actors; both make every update together, and end after the same."""
+    config = {"num_envs": 4}
+    if algorithm == "dqn":
+        config |= {"learning_starts": 0, "batch_size": 16, "n_step": 2, "priority": 0.6}
+    policy = Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py"
+    job = request(misbehaving("slow"), 4, 12, algorithm, str(policy), config, staleness=4)
+    options = dataclasses.replace(OPTIONS, checkpoint_every_s=0.0)
+    outcome, lines = run(job, tmp_path / "run", options)
+    assert [line["iteration"] for line in lines] == list(range(1, 13))
+    assert max(line["values"]["staleness_max"] for line in lines) <= 4
+    messages = 4 if algorithm == "dqn" else 2
+    log = np.fromfile(tmp_path / "run" / ARRIVALS_FILE, np.int64).reshape(-1, messages, 3)
+    assert len(log) * messages * 4 == outcome.env_steps == 12 * 16
+    assert (log[:, :, 0] // 2 == np.repeat([0, 1], messages // 2)).all()
+    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
+    turns = [(log[:, :, 0] == worker).sum() for worker in range(4)]
+    assert arrays["counters/iterations"].tolist() == turns
+    traffic = json.loads((tmp_path / "run" / "communication.json").read_text())["program"]
+    assert any(name.endswith("over learner") for name in traffic)
+    for counted in traffic.values():
+        assert counted["calls"] == counted["predicted_calls"]
+        assert counted["bytes"] == counted["predicted_bytes"] > 0
     assert main(["replay", str(tmp_path / "run")]) == 0
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ POLICIES = (
     ("GPUOnly", "graph:CartPole-v1", {}),
     ("SingleLearnerFine", "CartPole-v1", {}),
     ("SingleLearnerFine", "CartPole-v1", {"chunks": 2}),
+    ("SingleLearnerFine", "CartPole-v1", {"act_for": 1}),
     ("Environments", "CartPole-v1", {"chunks": 2}),
     ("Environments", "CartPole-v1", {}),
     ("Central", "CartPole-v1", {}),
@@ -110,6 +112,22 @@ def test_chunks_hide_the_time_of_the_others(tmp_path):
     assert times[2] == pytest.approx(8 * 0.01 + 0.005, rel=0.15)
 
 
+def test_who_is_ready_does_not_wait_for_the_slow(tmp_path):
+    """Steps take 2 or 18 ms; together, each step takes as long as the slowest of four."""
+    uneven, times = Doing((0.01,), (0.01,), ((0.2,), (1.8,))), {}
+    for act_for in (0, 1, 2):
+        folder = tmp_path / str(act_for)
+        folder.mkdir()
+        where = ("SingleLearnerFine", "CartPole-v1", {"act_for": act_for}, folder, 4)
+        plan, regions = planned(*where)
+        costs = {"environment": {"environment": uneven}}
+        times[act_for] = simulated(plan, regions, costs, iterations=40).iteration_s
+    likely = 0.018 - 0.016 * 0.5**4
+    assert times[0] == pytest.approx(8 * likely, rel=0.1)
+    assert times[1] < 0.85 * times[0]
+    assert times[1] < times[2] < times[0]
+
+
 def test_actors_that_run_ahead_hide_the_time_of_the_learner(tmp_path):
     plan, regions = planned("SingleLearnerCoarse", "CartPole-v1", {"lag": 1}, tmp_path)
     for learns_s, expected in ((0.1, 0.1), (0.05, 8 * 0.01)):
@@ -161,6 +179,20 @@ def test_a_learner_takes_the_batches_that_are_there(gather, expected, tmp_path):
     costs = {actor: {"environment": doing(0.01)}, learner: {"cell learn": doing(learn_s)}}
     found = simulated(plan, regions, costs)
     assert found.iteration_s == pytest.approx(expected, rel=0.15)
+
+
+def test_two_learners_make_each_update_together(tmp_path):
+    """An iteration of four actors is two updates, each with one trajectory a learner."""
+    policy = str(Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py")
+    schedule = {"order": "asynchronous"}
+    plan, regions = planned(policy, "CartPole-v1", schedule, tmp_path, 4, "a2c", num_envs=8)
+    costs = {"actor": {"environment": doing(0.01)}, "learner": {"cell learn": doing(0.05)}}
+    found = simulated(plan, regions, costs)
+    assert found.iteration_s == pytest.approx(2 * 0.05, rel=0.15)
+    for reduction in (one for one in predict(plan) if one.name.endswith("over learner")):
+        assert reduction.total(Fraction(1))[0] == 2 * 2
+        calls, size = found.traffic[reduction.name]
+        assert size / calls == reduction.message_bytes / reduction.calls
 
 
 def test_a_learner_takes_the_records_that_are_there(tmp_path):

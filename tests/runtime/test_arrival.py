@@ -1,7 +1,9 @@
 """The asynchronous parameter server, with workers whose leases take given times."""
 
 import heapq
+import queue
 import random
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,14 +76,20 @@ class Simulation:
         self._make(durations, bound, iterations, drop_stale, commands)
         self.server = Server(*self._given)
 
-    def _make(self, durations, bound, iterations, drop_stale, commands, gather=0):
+    def _make(self, durations, bound, iterations, drop_stale, commands, gather=0, consumers=1):
         count = len(durations)
+        self.replica, self.env_indices = 0, range(count)
+        self.fragment = SimpleNamespace(ranks=range(count, count + consumers))
         fragment = SimpleNamespace(
             name="worker", ranks=range(count), shares=[(i, i + 1) for i in range(count)]
         )
         self.plan = SimpleNamespace(
             arrivals=SimpleNamespace(
-                sender="worker", staleness=bound, drop_stale=drop_stale, gather=gather
+                sender="worker",
+                staleness=bound,
+                drop_stale=drop_stale,
+                gather=gather,
+                consumers=consumers,
             ),
             fragments=[fragment],
             messages=[
@@ -89,7 +97,7 @@ class Simulation:
                 SimpleNamespace(name="back", parameters="all", source="server"),
             ],
             steps_per_env=STEPS,
-            steps_per_update=gather * STEPS,
+            steps_per_update=gather * consumers * STEPS,
             last_step=iterations * STEPS,
         )
         self.messenger, self.exchange = self, Wires(self)
@@ -209,17 +217,97 @@ def test_a_fast_worker_may_have_several_records_in_a_batch(bound, tmp_path):
     assert len(run.saves) == 3
 
 
-class Speeds:
-    """Durations of the iterations of five workers, of which one is slow at times."""
+class Learner(Batches):
+    """One of two learners, each of which serves four of eight workers.
 
-    def __init__(self, draw):
-        self.draw = draw
+    Args:
+        mail: queues of the learners' messages to each other, by replica of the target.
+        together: passed by both in the midst of an update, as the reduction of gradients is.
+    """
+
+    def __init__(self, folder, replica, mail, together, bound, gather, commands, kept):
+        speeds = Speeds(random.Random(replica), 8, slow=5)
+        self.durations, self.taken, self.run_dir, self.kept = speeds, [], folder, kept
+        self._make(speeds, bound, 100, False, () if replica else commands, gather, consumers=2)
+        self.replica, self.env_indices = replica, range(4 * replica, 4 * replica + 4)
+        self.others, self.together, self.error = mail, together, None
+        self.server = BatchServer(kept, *self._given)
+        self.thread = threading.Thread(target=self.main, daemon=True)
+
+    def main(self):
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001  (asserted by the test)
+            self.error = error
+            self.together.abort()
+
+    def send(self, rank, tag, data):
+        if rank in self.fragment.ranks:
+            self.others[rank - self.fragment.ranks[0]].put(data.copy())
+        else:
+            super().send(rank, tag, data)
+
+    def receive(self, rank, tag, data, stage):
+        data[:] = self.others[self.replica].get(timeout=20)
+
+    def serve(self, update):
+        turn = super().serve(update)
+        next(turn)
+        messages = yield "forth"
+        self.together.wait(timeout=20)
+        with pytest.raises(StopIteration):
+            turn.send(messages)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 4])
+@pytest.mark.parametrize(("gather", "kept"), [(1, False), (3, False), (4, False), (4, True)])
+def test_learners_make_every_update_together(gather, bound, kept, tmp_path):
+    """Whatever their workers' speeds; a checkpoint is after the same update of both."""
+    mail, together = [queue.Queue(), queue.Queue()], threading.Barrier(2)
+    commands = [(20 * STEPS, CHECKPOINT), (50 * STEPS, CHECKPOINT)]
+    learners = []
+    for replica in range(2):
+        replay = SimpleNamespace(inserted=np.zeros(4, int), sources=[]) if kept else None
+        given = replica, mail, together, bound, gather, commands, replay
+        learners.append(Learner(tmp_path, *given))
+    for learner in learners:
+        learner.thread.start()
+    for learner in learners:
+        learner.thread.join(30)
+        assert learner.error is None
+    first, second = learners
+    assert first.version == second.version == -(-100 // (2 * gather))
+    assert first.env_steps == second.env_steps == first.version * 2 * gather * STEPS
+    assert first.saves == second.saves
+    assert len(first.saves) == 3
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, 2 * gather, 3)
+    both = [one + other for one, other in zip(first.taken, second.taken, strict=True)]
+    stale = np.arange(len(log))[:, None] - log[:, :, 2]
+    assert [[worker for worker, _ in batch] for batch in both] == log[:, :, 0].tolist()
+    assert [[stale for _, stale in batch] for batch in both] == stale.tolist()
+    assert stale.max() <= bound
+    for worker in range(8):
+        numbers = log[log[:, :, 0] == worker][:, 1]
+        assert numbers.tolist() == list(range(len(numbers)))
+        if kept:
+            assert learners[worker // 4].kept.inserted[worker % 4] == len(numbers)
+    words = [word for learner in learners for word in learner.words]
+    for worker in range(8):
+        told = [command for rank, command in words if rank == worker and command]
+        assert told == [PAUSE, CHECKPOINT, PAUSE, CHECKPOINT, PAUSE, STOP]
+
+
+class Speeds:
+    """Durations of the iterations of workers, of which one is slow at times."""
+
+    def __init__(self, draw, count=5, slow=3):
+        self.draw, self.count, self.slow = draw, count, slow
 
     def __len__(self):
-        return 5
+        return self.count
 
     def __getitem__(self, worker):
-        return self.draw.choice((1.0, 1.2, 30.0 if worker == 3 else 1.5))
+        return self.draw.choice((1.0, 1.2, 30.0 if worker == self.slow else 1.5))
 
 
 def test_workers_act_while_the_learner_learns(tmp_path):

@@ -67,7 +67,7 @@ class CellPlan:
     """A region with the layout of its cell.
 
     Attributes:
-        alone: whether gradients and means are over this replica's samples only.
+        among: see `Projection`.
         owners: objects of the job that the cell's lines name.
         parts: the attributes that carry out an operation or hold a loop's count, by item.
         starts: variables that must be initialised before a loop or branch that sets them, by item.
@@ -81,7 +81,7 @@ class CellPlan:
     region: Region
     values: dict[str, Value]
     target: Target
-    alone: bool
+    among: int
     owners: tuple[str, ...]
     parts: dict[str, str]
     starts: dict[str, tuple[str, ...]]
@@ -113,7 +113,7 @@ def plan_cell(region: Region, projection: Projection, target: Target) -> CellPla
         region,
         projection.values,
         target,
-        projection.alone,
+        projection.among,
         _owners(region.items),
         _parts(region.items, target),
         _starts(region),

@@ -264,10 +264,10 @@ class CellWriter:
     def _samples(self, count: int, value: Value) -> str:
         """Returns the number of samples of a mean, as an expression.
 
-        It counts the samples of all workers, or of this one in an asynchronous schedule.
+        It counts the samples of all workers, or of those of `Projection.among`.
         """
-        if self.plan.alone and value.axis is not None:
-            return f"{count // self.plan.target.num_envs} * self.num_envs"
+        if self.plan.among and value.axis is not None:
+            return f"{count // self.plan.target.num_envs * self.plan.among} * self.num_envs"
         return str(count)
 
     @writes("all_reduce")

@@ -30,14 +30,15 @@ class Projection:
 
     Attributes:
         values: the values of the program's variables and of the buffers that projection adds.
-        alone: whether a replica's gradients and means are over its own samples only.
+        among: number of replicas of one size over whose samples gradients and means are; 0: over
+            those of all environments.
         serves: whether the fragment fires once for each sender's message, in order of arrival.
     """
 
     fragment: Fragment
     body: tuple[Item, ...]
     values: dict[str, Value]
-    alone: bool = False
+    among: int = 0
     serves: bool = False
 
 
@@ -56,14 +57,11 @@ def project(
     body = _glue_before_sends(tidy(tuple(projector.items(partition.program.body, ()))))
     if not (in_graph and "environment" in partition.fragment(name).components):
         body = draw_ahead(body, projector.values)  # else the kept records are inside cells
-    arrivals = partition.arrivals
-    return Projection(
-        partition.fragment(name),
-        body,
-        projector.values,
-        alone=arrivals is not None,
-        serves=arrivals is not None and arrivals.consumer == name,
-    )
+    arrivals, serves, among = partition.arrivals, False, 0
+    if arrivals is not None:
+        serves = arrivals.consumer == name
+        among = arrivals.consumers if serves else 1
+    return Projection(partition.fragment(name), body, projector.values, among, serves)
 
 
 class _Projector:

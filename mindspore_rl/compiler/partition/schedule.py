@@ -7,7 +7,8 @@ In an asynchronous schedule the fragment that updates fires once for each messag
 one sender. The sender's gradients and means are over its own samples, and only it gets the reply.
 If the messages carry rows of environments, it fires once for several of them, its batch: for those
 of `gather` senders, or, if it keeps the rows as records, for as many messages as there are senders,
-whoever sent them. So the number of updates a record is that of the loop.
+whoever sent them. So the number of updates a record is that of the loop. Several replicas of that
+fragment serve as many senders each and fire together; what is reduced over them stays reduced.
 """
 
 from dataclasses import replace
@@ -39,19 +40,21 @@ def apply_schedule(partition: Partition) -> Partition:
     if keeps and not kept:
         _check_own_replays(partition, sender)
     schedule, gather = policy.schedule, 0
-    rows = [m for m in partition.messages if m.source == sender.name and _rows(partition, m)]
-    if rows:
+    if _sends_rows(partition, sender):
         _check_batches(partition, sender, consumer)
-        gather = sender.replicas if kept else schedule.gather
+        _check_numbers(partition, sender, consumer)
+        gather = sender.replicas // consumer.replicas if kept else schedule.gather
         if kept and schedule.gather not in (1, gather):
             raise _refused(
                 partition,
                 f"gather={schedule.gather} would change how many updates a record is worth, which "
                 f"the loop says; with a kept replay an update takes as many messages as there are "
-                f"replicas of {sender.name}, {gather}, whoever sent them: leave gather out",
+                f"replicas of {sender.name}, {sender.replicas}, whoever sent them: leave gather "
+                "out",
             )
-        batch = range(gather * len(sender.shares[0]))
-        smaller = replace(consumer, shares=(batch,))
+        size = gather * len(sender.shares[0])
+        batches = tuple(range(i * size, (i + 1) * size) for i in range(consumer.replicas))
+        smaller = replace(consumer, shares=batches)
         fragments = tuple(smaller if f is consumer else f for f in partition.fragments)
         partition = replace(partition, fragments=fragments)
     elif schedule.gather > 1:
@@ -68,8 +71,14 @@ def apply_schedule(partition: Partition) -> Partition:
         schedule.drop_stale,
         gather,
         kept,
+        consumer.replicas,
     )
-    return replace(partition, reduced=frozenset(), partial=frozenset(), arrivals=arrivals)
+    reduced = frozenset(one for one in partition.reduced if one[0] == consumer.name)
+    return replace(partition, reduced=reduced, partial=frozenset(), arrivals=arrivals)
+
+
+def _sends_rows(partition: Partition, sender: Fragment) -> bool:
+    return any(m.source == sender.name and _rows(partition, m) for m in partition.messages)
 
 
 def _rows(partition: Partition, message: Message) -> bool:
@@ -92,7 +101,6 @@ def _check_own_replays(partition: Partition, sender: Fragment) -> None:
 
 def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -> None:
     """Checks that the consumer can make a batch of the rows of any of the senders."""
-    schedule = partition.policy.schedule
     around = {item.name: found for item, found in paths(partition.program.body)}
     if sender.split != "env":
         raise _refused(partition, f"replicas of {sender.name} have rows of the same environments")
@@ -104,6 +112,12 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
                 f"{message.mark} carries rows of environments back to {sender.name}, and the "
                 f"environments of a batch of {consumer.name} change; let {sender.name} act itself "
                 "(as SingleLearnerCoarse does)",
+            )
+        if message not in sent and message.variables != (PARAMETERS,):
+            raise _refused(
+                partition,
+                f"{message.mark} carries `{message.variables[0]}` back to {sender.name}, to which "
+                f"only parameters return; let {sender.name} compute it",
             )
     for message in sent:
         outer = [getattr(item, "kind", "") for item in around[message.after]]
@@ -123,12 +137,26 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
             f"{sent[0].mark} carries `{whole[0]}`, which has no row for each environment, and the "
             f"senders of a batch of {consumer.name} have different ones",
         )
+
+
+def _check_numbers(partition: Partition, sender: Fragment, consumer: Fragment) -> None:
+    """Checks that batches of one size can be made of whole messages."""
+    schedule = partition.policy.schedule
     if schedule.drop_stale:
         raise _refused(partition, "drop_stale drops gradients, and no row is ever dropped")
-    if schedule.gather > sender.replicas:
+    served, left = divmod(sender.replicas, consumer.replicas)
+    if left:
         raise _refused(
             partition,
-            f"there are {sender.replicas} replicas of {sender.name} for gather={schedule.gather}",
+            f"each of {consumer.replicas} replicas of {consumer.name} serves as many replicas of "
+            f"{sender.name}, and there are {sender.replicas}; ask for a multiple, "
+            f"workers={sender.replicas + consumer.replicas - left}",
+        )
+    if schedule.gather > served:
+        each = f" for each {consumer.name}" if consumer.replicas > 1 else ""
+        raise _refused(
+            partition,
+            f"there are {served} replicas of {sender.name}{each} for gather={schedule.gather}",
         )
     if len({len(share) for share in sender.shares}) > 1:
         num_envs = sender.shares[-1].stop
@@ -195,13 +223,16 @@ def _returns_parameters(op: Op) -> bool:
 def _ends(partition: Partition) -> tuple[Fragment, Fragment]:
     """Returns the fragment that sends and the fragment that serves it."""
     consumer = next(f for f in partition.fragments if "update" in f.components)
-    if consumer.replicas != 1:
+    senders = [f for f in partition.fragments if f is not consumer]
+    learns = consumer.split == "env" and "gradient" in consumer.components
+    rows = learns and any(_sends_rows(partition, sender) for sender in senders)
+    if consumer.replicas != 1 and (not rows or _sends_rows(partition, consumer)):
         raise _refused(
             partition,
             f"the update is made on {consumer.replicas} replicas of {consumer.name}, which would "
-            "serve different workers and drift apart; it takes one, apart from the gradients",
+            "serve different workers and drift apart; it takes one, apart from the gradients, or "
+            "learners with trajectories of other ranks, as in docs/examples/split_learners.py",
         )
-    senders = [f for f in partition.fragments if f is not consumer]
     if len(senders) != 1:
         names = ", ".join(f.name for f in partition.fragments)
         raise _refused(

@@ -68,7 +68,24 @@ class KeptByAll:
         own, kept = self._rank.env_indices, self._kept
         if len(own) == len(kept.began):
             return kept.inserted
+        if self._rank.plan.arrivals is not None:  # not as many for each
+            return self._told()
         return kept.began + (kept.inserted[0] - kept.began[own.start])  # as many for each since
+
+    def _told(self) -> np.ndarray:
+        """Tells the other replicas the numbers of this one. Returns: those of all, `[B]`."""
+        fragment, messenger = self._rank.fragment, self._rank.messenger
+        found = np.zeros(len(self._kept.began), np.int64)
+        for rank in fragment.ranks:
+            if rank != self._rank.number:
+                messenger.send(rank, RECORDS_TAG, self._kept.inserted.view(np.uint8))
+        for rank, share in zip(fragment.ranks, fragment.shares, strict=True):
+            part = found[slice(*share)]
+            if rank == self._rank.number:
+                part[:] = self._kept.inserted
+            else:
+                messenger.receive(rank, RECORDS_TAG, part.view(np.uint8), Stage.RECORDS)
+        return found
 
     def _send(self, target: int, rows: np.ndarray, places: np.ndarray, steps: int) -> None:
         found = self._kept.records(rows, places, steps)

@@ -85,7 +85,7 @@ class Exchange:
         """
         edge, here = self.edges[name], self._rank.replica
         arrays = edge.allocate(here)
-        for place, data in enumerate(messages):
+        for place, data in enumerate(messages, here * edge.served):
             edge.unpack(place, here, data, arrays)
         return _values(edge, arrays)
 

@@ -61,6 +61,11 @@ class Tickets:
         """Number of leases that have begun and not ended."""
         return len(self.read) + len(self.arrived)
 
+    @property
+    def begun(self) -> int:
+        """Number of leases that have begun, with those of all updates before."""
+        return self.gather * (self.version + self.pending) + self.open
+
     def free(self) -> bool:
         """Returns whether another lease may begin."""
         oldest = min([*self.read.values(), *self.arrived], default=self.version)
@@ -137,7 +142,8 @@ class Staleness:
 class Leases(ABC):
     """Serves workers in the order in which their messages arrive.
 
-    A subclass receives the messages, and chooses which of them one update takes.
+    A subclass receives the messages, and chooses which of them one update takes. Several replicas
+    of a server have as many workers each.
 
     Args:
         rank: that serves.
@@ -168,19 +174,17 @@ class Leases(ABC):
         bound = None if self._drops else self._bound
         self.tickets = Tickets(bound, max(plan.arrivals.gather, 1))
         sender = next(f for f in plan.fragments if f.name == plan.arrivals.sender)
-        self._served = [
-            Served(
-                rank,
-                share,
-                plan.steps_per_env * len(range(*share)),
-                int(iterations[slice(*share)].max()),
-            )
-            for rank, share in zip(sender.ranks, sender.shares, strict=True)
-        ]
+        each = len(sender.ranks) // plan.arrivals.consumers
+        self._served: dict[int, Served] = {}
+        for worker in range(rank.replica * each, (rank.replica + 1) * each):
+            share = sender.shares[worker]
+            steps = plan.steps_per_env * len(range(*share))
+            done = int(iterations[slice(*share)].max())
+            self._served[worker] = Served(sender.ranks[worker], share, steps, done)
         reply = next(m.name for m in plan.messages if m.parameters)
-        self._reply = [reply] * len(self._served)
+        self._reply = dict.fromkeys(self._served, reply)
         self._waiting: deque[int] = deque()
-        self._paused = list(range(len(self._served)))
+        self._paused = list(self._served)
         self._command = CONTINUE
         self._begun = rank.env_steps
         self._staleness = Staleness(self._drops)
@@ -209,7 +213,6 @@ class Leases(ABC):
 
     def _answer(self) -> None:
         """Sends parameters to workers that wait for them, first come first served."""
-        self._command = max(self._command, self._rank.poll_command())
         while self._waiting:
             worker = self._waiting[0]
             served = self._served[worker]
@@ -230,8 +233,17 @@ class Leases(ABC):
         """Counts an iteration that a worker begins."""
         self._begun += self._served[worker].steps
 
+    def _poll(self) -> None:
+        """Takes what the coordinator has commanded since the last call."""
+        self._command = max(self._command, self._rank.poll_command())
+
     def _pausing(self) -> bool:
-        return self._command != CONTINUE or self._begun >= self._rank.plan.last_step
+        """Returns whether a worker pauses that has ended an iteration."""
+        return self._command != CONTINUE or self._ended()
+
+    def _ended(self) -> bool:
+        """Returns whether all iterations of the job have begun."""
+        return self._begun >= self._rank.plan.last_step
 
     @abstractmethod
     def _next(self) -> Any:
@@ -247,9 +259,8 @@ class Leases(ABC):
 
     def _quiet_point(self) -> int:
         """Writes a checkpoint while all workers pause. Returns: the command that was sent."""
-        ended = self._begun >= self._rank.plan.last_step
-        command = STOP if ended else self._command
-        for served in self._served:
+        command = STOP if self._ended() else self._command
+        for served in self._served.values():
             self._say(command, served)
         self._save()
         self._command = CONTINUE

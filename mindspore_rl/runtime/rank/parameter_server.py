@@ -36,6 +36,7 @@ class Server(Leases):
             served.under_way = None
             served.iteration += 1
             self._count_steps(served.steps, self._staleness.take)
+        self._poll()
 
     def send(self, name: str, values: tuple) -> None:
         """Sends to the worker being served; parameters wait until its next lease may begin."""
@@ -87,7 +88,9 @@ class Client:
     def receive(self, name: str) -> None:
         """Waits for the server's command, and for parameters if they follow."""
         rank, word = self._rank, np.zeros(2, np.int64)
-        server = self._exchange.edges[name].source.first_rank
+        edge = self._exchange.edges[name]
+        (source,) = (i for i, target in edge.pairs if target == rank.replica)
+        server = edge.source.first_rank + source
         rank.messenger.receive(server, CONTROL_TAG, word.view(np.uint8), rank.stages.edge(name))
         self._command, rank.env_steps = int(word[0]), int(word[1])
         if self._command == CONTINUE:
