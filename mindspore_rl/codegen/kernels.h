@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 // MindSpore's signature of an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
@@ -244,21 +245,29 @@ static inline void transpose_square(const float *x, int from, float *y, int to) 
   *(four *)(y + 2 * to) = four{f[0], f[1], h[0], h[1]};
   *(four *)(y + 3 * to) = four{f[2], f[3], h[2], h[3]};
 }
-// y[c * stride + r] = x[r * COLUMNS + c].
-template <int ROWS, int COLUMNS> static inline void transpose(const float *x, float *y, int stride) {
+// y[c * to + r] = x[r * from + c]; sixteen columns at a time, the numbers of one line of the cache.
+template <int ROWS, int COLUMNS>
+static inline void transpose(const float *x, int from, float *y, int to) {
   constexpr int TALL = ROWS / 4 * 4, WIDE = COLUMNS / 4 * 4;
-  for (int r = 0; r < TALL; r += 4)
-    for (int c = 0; c < WIDE; c += 4)
-      transpose_square(x + r * COLUMNS + c, COLUMNS, y + c * stride + r, stride);
+  for (int line = 0; line < WIDE; line += 16)
+    for (int r = 0; r < TALL; r += 4)
+      for (int c = line; c < line + 16 && c < WIDE; c += 4)
+        transpose_square(x + r * from + c, from, y + c * to + r, to);
   for (int c = WIDE; c < COLUMNS; c++)
-    for (int r = 0; r < TALL; r++) y[c * stride + r] = x[r * COLUMNS + c];
+    for (int r = 0; r < TALL; r++) y[c * to + r] = x[r * from + c];
   for (int c = 0; c < COLUMNS; c++)
-    for (int r = TALL; r < ROWS; r++) y[c * stride + r] = x[r * COLUMNS + c];
+    for (int r = TALL; r < ROWS; r++) y[c * to + r] = x[r * from + c];
+}
+
+// Calls f(start, size) for steps of N; `size` is a constant, the last one may be smaller.
+template <int N, int STEP, class F> static inline void in_steps(F f) {
+  for (int i = 0; i + STEP <= N; i += STEP) f(i, std::integral_constant<int, STEP>());
+  if constexpr (N % STEP > 0) f(N - N % STEP, std::integral_constant<int, N % STEP>());
 }
 
 // R rows and V vectors of columns of C = A B. A's element (m, k) is a[m * AM + k * AK]; B is
-// [K, LDB] with whole vectors; of C only COLS columns are written.
-template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+// [K, LDB] with whole vectors; of C only COLS columns are written, or added to if ADD.
+template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_block(const float *a, const float *b, float *c) {
   vec s[R][V];
 #pragma GCC unroll 16
@@ -280,37 +289,22 @@ static inline void product_block(const float *a, const float *b, float *c) {
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
+      float *const at = c + r * LDC + v * LANES;
       if ((v + 1) * LANES <= COLS) {
-        store(c + r * LDC + v * LANES, s[r][v]);
+        store(at, ADD ? load(at) + s[r][v] : s[r][v]);
       } else {
         float last[LANES];
         store(last, s[r][v]);
-        for (int i = 0; i < COLS - v * LANES; i++) c[r * LDC + v * LANES + i] = last[i];
+        for (int i = 0; i < COLS - v * LANES; i++) at[i] = ADD ? at[i] + last[i] : last[i];
       }
     }
 }
-template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_rows(const float *a, const float *b, float *c) {
-  constexpr int REGISTERS = LANES == 16 ? 24 : 12;
-  constexpr int R = M < REGISTERS / V ? M : (REGISTERS / V > 8 ? 8 : REGISTERS / V);
-  constexpr int REST = M % R;
-  for (int m = 0; m + R <= M; m += R)
-    product_block<R, V, K, AM, AK, LDB, LDC, COLS>(a + m * AM, b, c + m * LDC);
-  if constexpr (REST > 0)
-    product_block<REST, V, K, AM, AK, LDB, LDC, COLS>(a + (M - REST) * AM, b, c + (M - REST) * LDC);
-}
-template <int M, int N, int K, int AM, int AK, int LDB, int LDC>
-static void product_columns(const float *a, const float *b, float *c) {
-  constexpr int WIDEST = LANES == 16 ? 4 : 2, VECTORS = (N + LANES - 1) / LANES;
-  constexpr int WIDE = VECTORS / WIDEST * WIDEST, REST = VECTORS - WIDE;
-  for (int v = 0; v + WIDEST <= N / LANES; v += WIDEST)
-    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, WIDEST * LANES>(a, b + v * LANES, c + v * LANES);
-  if constexpr (WIDE > 0 && WIDE * LANES > N)  // the last of them is not whole
-    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, N - (WIDE - WIDEST) * LANES>(
-        a, b + (WIDE - WIDEST) * LANES, c + (WIDE - WIDEST) * LANES);
-  if constexpr (REST > 0)
-    product_rows<M, REST, K, AM, AK, LDB, LDC, N - WIDE * LANES>(a, b + WIDE * LANES,
-                                                               c + WIDE * LANES);
+  constexpr int HELD = (LANES == 16 ? 24 : 12) / V, R = HELD > 8 ? 8 : HELD;
+  in_steps<M, R>([&](int m, auto rows) {
+    product_block<rows.value, V, K, AM, AK, LDB, LDC, COLS, ADD>(a + m * AM, b, c + m * LDC);
+  });
 }
 // C [M, N] = A [M, K] B [N, K]^T for few columns: dot products along K.
 template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
@@ -331,28 +325,58 @@ template <int M, int N, int K> static void product_dots(const float *a, const fl
 }
 constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
 
-// C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB.
-template <int M, int N, int K, bool TA, bool TB>
+// N columns of B [K, LDB], or of B [N, LDB] transposed, as K rows of whole vectors.
+template <int N, int K, int LDB, bool TB> static void pack(const float *b, float *y) {
+  constexpr int WIDTH = whole(N);
+  if (N % LANES)
+    for (int k = 0; k < K; k++) store(y + (k + 1) * WIDTH - LANES, vec{});
+  if (TB) transpose<N, K>(b, LDB, y, WIDTH);
+  else
+    for (int k = 0; k < K; k++) memcpy(y + k * WIDTH, b + k * LDB, sizeof(float) * N);
+}
+
+// Sums are cut into equal steps, so that a panel of B stays in a core's cache.
+constexpr int terms_of(int k) {
+  const int steps = (k + 383) / 384;
+  return steps > 1 ? (k + steps - 1) / steps : k > 0 ? k : 1;
+}
+// C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB. Rows of A are
+// LDA apart.
+template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K>
 static void product(const float *a, const float *b, float *c, float *scratch) {
-  constexpr int LD = whole(N);
-  if constexpr (M == 0 || N == 0) {
-    return;
-  } else if constexpr (TB && !TA && N <= 4 && K >= LANES) {
+  if constexpr (TB && !TA && N <= 4 && K >= LANES) {
     product_dots<M, N, K>(a, b, c);
-  } else if constexpr (TB || N % LANES) {
-    if constexpr (TB) {
-      if (N % LANES) memset(scratch, 0, sizeof(float) * K * LD);
-      transpose<N, K>(b, scratch, LD);
-    } else {
-      for (int k = 0; k < K; k++) {
-        for (int n = 0; n < N; n++) scratch[k * LD + n] = b[k * N + n];
-        for (int n = N; n < LD; n++) scratch[k * LD + n] = 0.0f;
-      }
-    }
-    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, LD, N>(a, scratch, c);
   } else {
-    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, N, N>(a, b, c);
+    constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
+    constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : N, BN = TB ? K : 1;
+    in_steps<M, ROWS>([&](int m, auto rows) {
+      in_steps<(K > 0 ? K : 1), TERMS>([&](int k, auto terms) {
+        in_steps<N, COLUMNS>([&](int n, auto columns) {
+          constexpr int R = rows.value, T = K > 0 ? terms.value : 0, C = columns.value;
+          constexpr int V = whole(C) / LANES;
+          constexpr bool PACK = TB || C % LANES;
+          constexpr int LDB = PACK ? whole(C) : N;
+          const float *const x = a + m * AM + k * AK, *y = b + k * BK + n * BN;
+          float *const z = c + m * N + n;
+          if constexpr (PACK) pack<C, T, TB ? K : N, TB>(y, scratch), y = scratch;
+          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, LDB, N, C, true>(x, y, z);
+          else product_rows<R, V, T, AM, AK, LDB, N, C, false>(x, y, z);
+        });
+      });
+    });
   }
+}
+
+// One of PARTS parts of a product's rows. Given: A, B, C, and scratch of ROOM floats for each part.
+template <int M, int N, int K, bool TA, bool TB, int PARTS, int ROOM>
+static void product_part(void *context, int64_t part) {
+  constexpr int STEP = (M + PARTS - 1) / PARTS, LDA = TA ? M : K;
+  float *const *const given = (float *const *)context;
+  in_steps<M, STEP>([&](int m, auto rows) {
+    if (m == part * STEP)
+      product<rows.value, N, K, TA, TB, LDA>(given[0] + m * (TA ? 1 : K), given[1],
+                                             given[2] + m * N, given[3] + part * ROOM);
+  });
 }
 
 // im2col: the columns [C * KH * KW, OH * OW] of an image [C, H, W] for a convolution; with ADD the

@@ -29,6 +29,8 @@ MAX_ROWS = 64
 """Limit on the rows of a tile: their arrays in some layers fit into a core's cache."""
 MAX_PARTS = 8
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
+MIN_ROWS = 16
+"""Fewest rows of a product's part."""
 MIN_WORK, MIN_SHARED = 2_000_000, 20_000_000
 """Arithmetic operations below which tiles, and several cores, do not pay.
 
@@ -48,9 +50,12 @@ def tile(block: Block, blocks: list[Block]) -> None:
         needed = needs_of(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
-        if best is None or best.work < MIN_WORK:
-            return
+        if best is None or best.work < max(MIN_WORK, 1):
+            break
         _outline(best, block, blocks)
+    for node in block.nodes:
+        if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
+            node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
 
 
 def _batches(nodes: list[Value]) -> list[int]:

@@ -134,6 +134,13 @@ def _products(cases, nan):
         cases.add("Mm", [a, b], wanted)
         bias = _floats(n)
         cases.add("Dense", [a, right, bias], wanted + bias)
+    for m, k, n in ((193, 20, 5), (5, 385, 70), (200, 800, 65)):  # in steps of rows and of sums
+        a, b = _floats(m, k, nan=nan) / np.float32(k), _floats(k, n)
+        left, right = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+        wanted = (a.astype(float) @ b).astype(np.float32)
+        for turned in ((False, False), (False, True), (True, False), (True, True)):
+            args = (left if turned[0] else a), (right if turned[1] else b), *turned
+            cases.add("MatMul", [*args], wanted)
     a, b = _floats(3, 4, 5, nan=nan), _floats(3, 5, 6)
     cases.add("BatchMatMul", [a, b, False, False], a @ b)
     cases.add("BatchMatMulExt", [a, b], a @ b)

@@ -6,6 +6,7 @@ from mindspore_rl.codegen.ops.registry import Call, Table, loops, place
 from mindspore_rl.codegen.ops.views import option, strides_of
 from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
+from mindspore_rl.platform import toolchain
 
 ROWS = Table()
 PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "product")
@@ -26,8 +27,11 @@ def _product(call: Call) -> None:
     if len(other) == 2 and not turned_a:
         batch, m = (), a.size // k if k else 0
     template = (m, n, k, turned_a, turned_b)
-    room = call.scratch(k * (n + 15) + m * k)
-    if not batch:
+    room = call.scratch(_scratch(n, k))
+    parts = call.node.attrs.get("in parts", 1)
+    if not batch and parts > 1:
+        _in_parts(call, template, parts)
+    elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
         head, variables = loops(batch)
@@ -44,6 +48,22 @@ def _product(call: Call) -> None:
         call.line(
             f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
         )
+
+
+def _in_parts(call: Call, template: tuple, parts: int) -> None:
+    """Emits a product whose rows several threads compute in parts."""
+    _, n, k, *_ = template
+    size = -(-_scratch(n, k) // 16) * 16
+    given = (*(x.pointer for x in (*call.args[:2], call.out)), call.scratch(parts * size))
+    values = ", ".join(str(t).lower() for t in (*template, parts, size))
+    threads = call.function(f"{toolchain.threads()}:in_parts")
+    call.line(f"{{ float *given[] = {{{', '.join(f'(float *){p}' for p in given)}}};")
+    call.line(f"  ((in_parts){threads})(product_part<{values}>, given, {parts}); }}")
+
+
+def _scratch(n: int, k: int) -> int:
+    """Returns the floats that `product` needs: some columns of its second matrix, in vectors."""
+    return min(k, 384) * min(n + 15, 64)
 
 
 def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
@@ -63,4 +83,4 @@ def turned(node: Value) -> tuple[bool, bool]:
 def _turned(call: Call) -> None:
     """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
     columns, rows = call.out.shape
-    call.run("transpose", (rows, columns), call.args[0], call.out, rows)
+    call.run("transpose", (rows, columns), call.args[0], columns, call.out, rows)
