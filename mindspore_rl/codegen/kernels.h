@@ -306,22 +306,55 @@ static inline void product_rows(const float *a, const float *b, float *c) {
     product_block<rows.value, V, K, AM, AK, LDB, LDC, COLS, ADD>(a + m * AM, b, c + m * LDC);
   });
 }
-// C [M, N] = A [M, K] B [N, K]^T for few columns: dot products along K.
+// Sums of four vectors.
+static inline four totals(const float *v) {
+  four s[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const four *const part = (const four *)(v + i * LANES);
+    if (LANES == 16) s[i] = (part[0] + part[1]) + (part[2] + part[3]);
+    else s[i] = LANES == 8 ? part[0] + part[1] : part[0];
+  }
+  const four a = {s[0][0], s[1][0], s[0][1], s[1][1]}, b = {s[0][2], s[1][2], s[0][3], s[1][3]};
+  const four c = {s[2][0], s[3][0], s[2][1], s[3][1]}, d = {s[2][2], s[3][2], s[2][3], s[3][3]};
+  const four e = a + b, f = c + d;
+  return four{e[0], e[1], f[0], f[1]} + four{e[2], e[3], f[2], f[3]};
+}
+// C [M, N] = A [M, K] B [N, K]^T for few rows or columns: dot products along K.
 template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
-  for (int m = 0; m < M; m++)
-    for (int n = 0; n < N; n++) {
-      const float *x = a + m * K, *y = b + n * K;
-      vec s[2] = {};
-      int k = 0;
-      for (; k + 2 * LANES <= K; k += 2 * LANES) {
-        s[0] += load(x + k) * load(y + k);
-        s[1] += load(x + k + LANES) * load(y + k + LANES);
+  constexpr int WIDE = K / LANES * LANES;
+  const auto last = [](const float *x) {
+    float whole[LANES] = {};
+    memcpy(whole, x + WIDE, sizeof(float) * (K - WIDE));
+    return load(whole);
+  };
+  in_steps<N, 4>([&](int n, auto columns) {
+    in_steps<M, LANES == 16 ? 4 : 2>([&](int m, auto rows) {
+      constexpr int R = rows.value, C = columns.value;
+      const float *const x = a + m * K, *const y = b + n * K;
+      vec s[R][4] = {};
+      for (int k = 0; k < WIDE; k += LANES)
+#pragma GCC unroll 4
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+          for (int j = 0; j < C; j++) s[i][j] += load(x + i * K + k) * load(y + j * K + k);
+      if (WIDE < K) {
+        vec rest[C];
+        for (int j = 0; j < C; j++) rest[j] = last(y + j * K);
+        for (int i = 0; i < R; i++) {
+          const vec t = last(x + i * K);
+          for (int j = 0; j < C; j++) s[i][j] += t * rest[j];
+        }
       }
-      for (; k + LANES <= K; k += LANES) s[0] += load(x + k) * load(y + k);
-      float rest = 0.0f;
-      for (; k < K; k++) rest += x[k] * y[k];
-      c[m * N + n] = total(s[0] + s[1]) + rest;
-    }
+      float lanes[R][4 * LANES];
+#pragma GCC unroll 16
+      for (int i = 0; i < R * 4; i++) store(lanes[0] + i * LANES, s[i / 4][i % 4]);
+      for (int i = 0; i < R; i++) {
+        const four sums = totals(lanes[i]);
+        memcpy(c + (m + i) * N + n, &sums, sizeof(float) * C);
+      }
+    });
+  });
 }
 constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -344,7 +377,9 @@ constexpr int terms_of(int k) {
 // LDA apart.
 template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K>
 static void product(const float *a, const float *b, float *c, float *scratch) {
-  if constexpr (TB && !TA && N <= 4 && K >= LANES) {
+  // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
+  constexpr bool FEW = K >= 128 && K % LANES == 0 && 8 * std::min(M, N) <= K;
+  if constexpr (TB && !TA && K >= LANES && (N <= 4 || FEW)) {
     product_dots<M, N, K>(a, b, c);
   } else {
     constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
