@@ -14,6 +14,9 @@ typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, vo
 
 // Runs the parts of some work, on several cores if this process has them.
 typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
+template <class F> static inline void run_parts(void *function, int64_t parts, F f) {
+  ((in_parts)function)([](void *f, int64_t part) { (*(F *)f)(part); }, &f, parts);
+}
 
 // ---- scalars: IEEE semantics, as in NumPy ------------------------------------------------------
 
@@ -235,15 +238,21 @@ static void arg_of(const T *x, I *index, T *value) {
 
 // Transposes a 4 x 4 square: pairs of rows exchange halves, then single numbers.
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#ifdef __clang__
+#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int four_places __attribute__((vector_size(16)));
+#define MIXED(a, b, ...) __builtin_shuffle(a, b, four_places{__VA_ARGS__})
+#endif
 static inline void transpose_square(const float *x, int from, float *y, int to) {
   const four a = *(const four *)x, b = *(const four *)(x + from);
   const four c = *(const four *)(x + 2 * from), d = *(const four *)(x + 3 * from);
-  const four e = {a[0], b[0], a[1], b[1]}, f = {a[2], b[2], a[3], b[3]};
-  const four g = {c[0], d[0], c[1], d[1]}, h = {c[2], d[2], c[3], d[3]};
-  *(four *)y = four{e[0], e[1], g[0], g[1]};
-  *(four *)(y + to) = four{e[2], e[3], g[2], g[3]};
-  *(four *)(y + 2 * to) = four{f[0], f[1], h[0], h[1]};
-  *(four *)(y + 3 * to) = four{f[2], f[3], h[2], h[3]};
+  const four e = MIXED(a, b, 0, 4, 1, 5), f = MIXED(a, b, 2, 6, 3, 7);
+  const four g = MIXED(c, d, 0, 4, 1, 5), h = MIXED(c, d, 2, 6, 3, 7);
+  *(four *)y = MIXED(e, g, 0, 1, 4, 5);
+  *(four *)(y + to) = MIXED(e, g, 2, 3, 6, 7);
+  *(four *)(y + 2 * to) = MIXED(f, h, 0, 1, 4, 5);
+  *(four *)(y + 3 * to) = MIXED(f, h, 2, 3, 6, 7);
 }
 // y[c * to + r] = x[r * from + c]; sixteen columns at a time, the numbers of one line of the cache.
 template <int ROWS, int COLUMNS>
@@ -315,10 +324,9 @@ static inline four totals(const float *v) {
     if (LANES == 16) s[i] = (part[0] + part[1]) + (part[2] + part[3]);
     else s[i] = LANES == 8 ? part[0] + part[1] : part[0];
   }
-  const four a = {s[0][0], s[1][0], s[0][1], s[1][1]}, b = {s[0][2], s[1][2], s[0][3], s[1][3]};
-  const four c = {s[2][0], s[3][0], s[2][1], s[3][1]}, d = {s[2][2], s[3][2], s[2][3], s[3][3]};
-  const four e = a + b, f = c + d;
-  return four{e[0], e[1], f[0], f[1]} + four{e[2], e[3], f[2], f[3]};
+  const four a = MIXED(s[0], s[1], 0, 4, 1, 5) + MIXED(s[0], s[1], 2, 6, 3, 7);
+  const four b = MIXED(s[2], s[3], 0, 4, 1, 5) + MIXED(s[2], s[3], 2, 6, 3, 7);
+  return MIXED(a, b, 0, 1, 4, 5) + MIXED(a, b, 2, 3, 6, 7);
 }
 // C [M, N] = A [M, K] B [N, K]^T for few rows or columns: dot products along K.
 template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
@@ -378,7 +386,7 @@ constexpr int terms_of(int k) {
 template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K>
 static void product(const float *a, const float *b, float *c, float *scratch) {
   // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
-  constexpr bool FEW = K >= 128 && K % LANES == 0 && 8 * std::min(M, N) <= K;
+  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K;
   if constexpr (TB && !TA && K >= LANES && (N <= 4 || FEW)) {
     product_dots<M, N, K>(a, b, c);
   } else {
@@ -402,15 +410,12 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
   }
 }
 
-// One of PARTS parts of a product's rows. Given: A, B, C, and scratch of ROOM floats for each part.
-template <int M, int N, int K, bool TA, bool TB, int PARTS, int ROOM>
-static void product_part(void *context, int64_t part) {
-  constexpr int STEP = (M + PARTS - 1) / PARTS, LDA = TA ? M : K;
-  float *const *const given = (float *const *)context;
+// One of the parts of a product, STEP of its rows.
+template <int M, int N, int K, bool TA, bool TB, int STEP>
+static void product_part(int64_t part, const float *a, const float *b, float *c, float *scratch) {
   in_steps<M, STEP>([&](int m, auto rows) {
     if (m == part * STEP)
-      product<rows.value, N, K, TA, TB, LDA>(given[0] + m * (TA ? 1 : K), given[1],
-                                             given[2] + m * N, given[3] + part * ROOM);
+      product<rows.value, N, K, TA, TB, TA ? M : K>(a + m * (TA ? 1 : K), b, c + m * N, scratch);
   });
 }
 
@@ -655,17 +660,13 @@ static void search(const T *sorted, const T *value, I *y) {
 
 // ---- optimisers --------------------------------------------------------------------------------
 
-template <int64_t N, bool NESTEROV>
-static void adam(float *p, float *m, float *v, float power1, float power2, float rate, float beta1,
-                 float beta2, float epsilon, const float *g) {
-  const float scale = rate * sqrtf(1.0f - power2) / (1.0f - power1);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < N; i++) {
-    const float a = m[i] + (g[i] - m[i]) * (1.0f - beta1);
-    const float b = v[i] + (g[i] * g[i] - v[i]) * (1.0f - beta2);
-    m[i] = a;
-    v[i] = b;
-    const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g[i] : a;
-    p[i] -= scale * step / (sqrtf(b) + epsilon);
-  }
+template <bool NESTEROV>
+static inline void adam(float *p, float *m, float *v, float scale, float beta1, float beta2,
+                        float epsilon, float g) {
+  const float a = *m + (g - *m) * (1.0f - beta1);
+  const float b = *v + (g * g - *v) * (1.0f - beta2);
+  *m = a;
+  *v = b;
+  const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g : a;
+  *p -= scale * step / (sqrtf(b) + epsilon);
 }

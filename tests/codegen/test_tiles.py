@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both, node, number
+from units import both, node, number, run, tensor
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.cfg import Block
@@ -178,14 +178,26 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
             np.testing.assert_array_equal(one, other)
 
 
-def test_wide_gradients_of_weights_are_computed_after_the_tiles_in_parts(all_tiled, monkeypatch):
+def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, monkeypatch):
     monkeypatch.setattr(batch_rules, "MAX_SUM", 0)
+    monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
     ms.set_seed(1)
-    cell, inputs = Learn(Layers(40), plain), CASES["plain"][1]
+    cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
     first = _agreeing(cell, inputs)
-    assert "product_part<40, 4, 96, true, false, 2, " in all_tiled[0]
+    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
+        assert part in all_tiled[0]
+    assert "for (int64_t i = part * 192 / 8;" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
+    monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
+    x, row = _floats(3, 7), _floats(7)
+    given = tensor("x", x), tensor("row", row)
+    made = node("Add", *given, type=Type(x.shape, "float32"))
+    (found,) = run([made], dict(zip(given, (x, row), strict=True)))
+    np.testing.assert_array_equal(found, x + row)
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):

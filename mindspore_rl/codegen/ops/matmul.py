@@ -6,7 +6,6 @@ from mindspore_rl.codegen.ops.registry import Call, Table, loops, place
 from mindspore_rl.codegen.ops.views import option, strides_of
 from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
-from mindspore_rl.platform import toolchain
 
 ROWS = Table()
 PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "product")
@@ -28,9 +27,12 @@ def _product(call: Call) -> None:
         batch, m = (), a.size // k if k else 0
     template = (m, n, k, turned_a, turned_b)
     room = call.scratch(_scratch(n, k))
-    parts = call.node.attrs.get("in parts", 1)
-    if not batch and parts > 1:
-        _in_parts(call, template, parts)
+    if not batch and call.parts > 1:
+        step, size = -(-m // call.parts), -(-_scratch(n, k) // 16) * 16
+        area = call.scratch(call.parts * size)
+        values = ", ".join(str(t).lower() for t in (*template, step))
+        rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
+        call.in_parts(f"  product_part<{values}>(part, {rest});")
     elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
@@ -48,17 +50,6 @@ def _product(call: Call) -> None:
         call.line(
             f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
         )
-
-
-def _in_parts(call: Call, template: tuple, parts: int) -> None:
-    """Emits a product whose rows several threads compute in parts."""
-    _, n, k, *_ = template
-    size = -(-_scratch(n, k) // 16) * 16
-    given = (*(x.pointer for x in (*call.args[:2], call.out)), call.scratch(parts * size))
-    values = ", ".join(str(t).lower() for t in (*template, parts, size))
-    threads = call.function(f"{toolchain.threads()}:in_parts")
-    call.line(f"{{ float *given[] = {{{', '.join(f'(float *){p}' for p in given)}}};")
-    call.line(f"  ((in_parts){threads})(product_part<{values}>, given, {parts}); }}")
 
 
 def _scratch(n: int, k: int) -> int:
@@ -83,4 +74,7 @@ def turned(node: Value) -> tuple[bool, bool]:
 def _turned(call: Call) -> None:
     """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
     columns, rows = call.out.shape
-    call.run("transpose", (rows, columns), call.args[0], columns, call.out, rows)
+    x, y, step = call.args[0].pointer, call.out.pointer, rows // call.parts
+    if call.parts > 1:
+        x, y = f"{x} + part * {step * columns}", f"{y} + part * {step}"
+    call.in_parts(f"transpose<{step}, {columns}>({x}, {columns}, {y}, {rows});")
