@@ -7,6 +7,7 @@ from mindspore_rl.codegen.fusion import Group
 from mindspore_rl.codegen.index_math import access, inner_of, is_number, stride_at, turns_of
 from mindspore_rl.codegen.operands import Operands
 from mindspore_rl.codegen.ops.elementwise import C_TYPES, expression, literal
+from mindspore_rl.codegen.ops.registry import in_parts, span
 from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.source_lines import comment
 
@@ -23,14 +24,14 @@ def loop_of(group: Group, operands: Operands) -> list[str]:
         body.add(node)
     if size == 1:
         return [*lines, "{", *(f"  {line}" for line in body.lines), "}"]
+    parts, loops = group.nodes[0].attrs.get("in parts", 1), []
     for level, (variable, extent) in enumerate(zip(body.variables, turns, strict=True)):
         indent = "  " * level
         if level == len(turns) - 1:
-            lines.append(indent + "#pragma GCC ivdep")
-        lines.append(
-            indent + f"for (int64_t {variable} = 0; {variable} < {extent}; {variable}++) {{"
-        )
-    return [*lines, *("  " * len(turns) + line for line in body.lines), "}" * len(turns)]
+            loops.append(indent + "#pragma GCC ivdep")
+        loops.append(f"{indent}{span(variable, extent, parts if level == 0 else 1)} {{")
+    loops += ["  " * len(turns) + line for line in body.lines]
+    return lines + in_parts([*loops, "}" * len(turns)], parts, operands.shared.function)
 
 
 class _Body:

@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 // MindSpore's signature of an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
 
 // Runs the parts of some work, on several cores if this process has them.
 typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
+template <class F> static inline void run_parts(void *function, int64_t parts, F f) {
+  ((in_parts)function)([](void *f, int64_t part) { (*(F *)f)(part); }, &f, parts);
+}
 
 // ---- scalars: IEEE semantics, as in NumPy ------------------------------------------------------
 
@@ -234,31 +238,45 @@ static void arg_of(const T *x, I *index, T *value) {
 
 // Transposes a 4 x 4 square: pairs of rows exchange halves, then single numbers.
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#ifdef __clang__
+#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int four_places __attribute__((vector_size(16)));
+#define MIXED(a, b, ...) __builtin_shuffle(a, b, four_places{__VA_ARGS__})
+#endif
 static inline void transpose_square(const float *x, int from, float *y, int to) {
   const four a = *(const four *)x, b = *(const four *)(x + from);
   const four c = *(const four *)(x + 2 * from), d = *(const four *)(x + 3 * from);
-  const four e = {a[0], b[0], a[1], b[1]}, f = {a[2], b[2], a[3], b[3]};
-  const four g = {c[0], d[0], c[1], d[1]}, h = {c[2], d[2], c[3], d[3]};
-  *(four *)y = four{e[0], e[1], g[0], g[1]};
-  *(four *)(y + to) = four{e[2], e[3], g[2], g[3]};
-  *(four *)(y + 2 * to) = four{f[0], f[1], h[0], h[1]};
-  *(four *)(y + 3 * to) = four{f[2], f[3], h[2], h[3]};
+  const four e = MIXED(a, b, 0, 4, 1, 5), f = MIXED(a, b, 2, 6, 3, 7);
+  const four g = MIXED(c, d, 0, 4, 1, 5), h = MIXED(c, d, 2, 6, 3, 7);
+  *(four *)y = MIXED(e, g, 0, 1, 4, 5);
+  *(four *)(y + to) = MIXED(e, g, 2, 3, 6, 7);
+  *(four *)(y + 2 * to) = MIXED(f, h, 0, 1, 4, 5);
+  *(four *)(y + 3 * to) = MIXED(f, h, 2, 3, 6, 7);
 }
-// y[c * stride + r] = x[r * COLUMNS + c].
-template <int ROWS, int COLUMNS> static inline void transpose(const float *x, float *y, int stride) {
+// y[c * to + r] = x[r * from + c]; sixteen columns at a time, the numbers of one line of the cache.
+template <int ROWS, int COLUMNS>
+static inline void transpose(const float *x, int from, float *y, int to) {
   constexpr int TALL = ROWS / 4 * 4, WIDE = COLUMNS / 4 * 4;
-  for (int r = 0; r < TALL; r += 4)
-    for (int c = 0; c < WIDE; c += 4)
-      transpose_square(x + r * COLUMNS + c, COLUMNS, y + c * stride + r, stride);
+  for (int line = 0; line < WIDE; line += 16)
+    for (int r = 0; r < TALL; r += 4)
+      for (int c = line; c < line + 16 && c < WIDE; c += 4)
+        transpose_square(x + r * from + c, from, y + c * to + r, to);
   for (int c = WIDE; c < COLUMNS; c++)
-    for (int r = 0; r < TALL; r++) y[c * stride + r] = x[r * COLUMNS + c];
+    for (int r = 0; r < TALL; r++) y[c * to + r] = x[r * from + c];
   for (int c = 0; c < COLUMNS; c++)
-    for (int r = TALL; r < ROWS; r++) y[c * stride + r] = x[r * COLUMNS + c];
+    for (int r = TALL; r < ROWS; r++) y[c * to + r] = x[r * from + c];
+}
+
+// Calls f(start, size) for steps of N; `size` is a constant, the last one may be smaller.
+template <int N, int STEP, class F> static inline void in_steps(F f) {
+  for (int i = 0; i + STEP <= N; i += STEP) f(i, std::integral_constant<int, STEP>());
+  if constexpr (N % STEP > 0) f(N - N % STEP, std::integral_constant<int, N % STEP>());
 }
 
 // R rows and V vectors of columns of C = A B. A's element (m, k) is a[m * AM + k * AK]; B is
-// [K, LDB] with whole vectors; of C only COLS columns are written.
-template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+// [K, LDB] with whole vectors; of C only COLS columns are written, or added to if ADD.
+template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_block(const float *a, const float *b, float *c) {
   vec s[R][V];
 #pragma GCC unroll 16
@@ -280,79 +298,125 @@ static inline void product_block(const float *a, const float *b, float *c) {
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
+      float *const at = c + r * LDC + v * LANES;
       if ((v + 1) * LANES <= COLS) {
-        store(c + r * LDC + v * LANES, s[r][v]);
+        store(at, ADD ? load(at) + s[r][v] : s[r][v]);
       } else {
         float last[LANES];
         store(last, s[r][v]);
-        for (int i = 0; i < COLS - v * LANES; i++) c[r * LDC + v * LANES + i] = last[i];
+        for (int i = 0; i < COLS - v * LANES; i++) at[i] = ADD ? at[i] + last[i] : last[i];
       }
     }
 }
-template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS>
+template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_rows(const float *a, const float *b, float *c) {
-  constexpr int REGISTERS = LANES == 16 ? 24 : 12;
-  constexpr int R = M < REGISTERS / V ? M : (REGISTERS / V > 8 ? 8 : REGISTERS / V);
-  constexpr int REST = M % R;
-  for (int m = 0; m + R <= M; m += R)
-    product_block<R, V, K, AM, AK, LDB, LDC, COLS>(a + m * AM, b, c + m * LDC);
-  if constexpr (REST > 0)
-    product_block<REST, V, K, AM, AK, LDB, LDC, COLS>(a + (M - REST) * AM, b, c + (M - REST) * LDC);
+  constexpr int HELD = (LANES == 16 ? 24 : 12) / V, R = HELD > 8 ? 8 : HELD;
+  in_steps<M, R>([&](int m, auto rows) {
+    product_block<rows.value, V, K, AM, AK, LDB, LDC, COLS, ADD>(a + m * AM, b, c + m * LDC);
+  });
 }
-template <int M, int N, int K, int AM, int AK, int LDB, int LDC>
-static void product_columns(const float *a, const float *b, float *c) {
-  constexpr int WIDEST = LANES == 16 ? 4 : 2, VECTORS = (N + LANES - 1) / LANES;
-  constexpr int WIDE = VECTORS / WIDEST * WIDEST, REST = VECTORS - WIDE;
-  for (int v = 0; v + WIDEST <= N / LANES; v += WIDEST)
-    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, WIDEST * LANES>(a, b + v * LANES, c + v * LANES);
-  if constexpr (WIDE > 0 && WIDE * LANES > N)  // the last of them is not whole
-    product_rows<M, WIDEST, K, AM, AK, LDB, LDC, N - (WIDE - WIDEST) * LANES>(
-        a, b + (WIDE - WIDEST) * LANES, c + (WIDE - WIDEST) * LANES);
-  if constexpr (REST > 0)
-    product_rows<M, REST, K, AM, AK, LDB, LDC, N - WIDE * LANES>(a, b + WIDE * LANES,
-                                                               c + WIDE * LANES);
+// Sums of four vectors.
+static inline four totals(const float *v) {
+  four s[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const four *const part = (const four *)(v + i * LANES);
+    if (LANES == 16) s[i] = (part[0] + part[1]) + (part[2] + part[3]);
+    else s[i] = LANES == 8 ? part[0] + part[1] : part[0];
+  }
+  const four a = MIXED(s[0], s[1], 0, 4, 1, 5) + MIXED(s[0], s[1], 2, 6, 3, 7);
+  const four b = MIXED(s[2], s[3], 0, 4, 1, 5) + MIXED(s[2], s[3], 2, 6, 3, 7);
+  return MIXED(a, b, 0, 1, 4, 5) + MIXED(a, b, 2, 3, 6, 7);
 }
-// C [M, N] = A [M, K] B [N, K]^T for few columns: dot products along K.
+// C [M, N] = A [M, K] B [N, K]^T for few rows or columns: dot products along K.
 template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
-  for (int m = 0; m < M; m++)
-    for (int n = 0; n < N; n++) {
-      const float *x = a + m * K, *y = b + n * K;
-      vec s[2] = {};
-      int k = 0;
-      for (; k + 2 * LANES <= K; k += 2 * LANES) {
-        s[0] += load(x + k) * load(y + k);
-        s[1] += load(x + k + LANES) * load(y + k + LANES);
+  constexpr int WIDE = K / LANES * LANES;
+  const auto last = [](const float *x) {
+    float whole[LANES] = {};
+    memcpy(whole, x + WIDE, sizeof(float) * (K - WIDE));
+    return load(whole);
+  };
+  in_steps<N, 4>([&](int n, auto columns) {
+    in_steps<M, LANES == 16 ? 4 : 2>([&](int m, auto rows) {
+      constexpr int R = rows.value, C = columns.value;
+      const float *const x = a + m * K, *const y = b + n * K;
+      vec s[R][4] = {};
+      for (int k = 0; k < WIDE; k += LANES)
+#pragma GCC unroll 4
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+          for (int j = 0; j < C; j++) s[i][j] += load(x + i * K + k) * load(y + j * K + k);
+      if (WIDE < K) {
+        vec rest[C];
+        for (int j = 0; j < C; j++) rest[j] = last(y + j * K);
+        for (int i = 0; i < R; i++) {
+          const vec t = last(x + i * K);
+          for (int j = 0; j < C; j++) s[i][j] += t * rest[j];
+        }
       }
-      for (; k + LANES <= K; k += LANES) s[0] += load(x + k) * load(y + k);
-      float rest = 0.0f;
-      for (; k < K; k++) rest += x[k] * y[k];
-      c[m * N + n] = total(s[0] + s[1]) + rest;
-    }
+      float lanes[R][4 * LANES];
+#pragma GCC unroll 16
+      for (int i = 0; i < R * 4; i++) store(lanes[0] + i * LANES, s[i / 4][i % 4]);
+      for (int i = 0; i < R; i++) {
+        const four sums = totals(lanes[i]);
+        memcpy(c + (m + i) * N + n, &sums, sizeof(float) * C);
+      }
+    });
+  });
 }
 constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
 
-// C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB.
-template <int M, int N, int K, bool TA, bool TB>
+// N columns of B [K, LDB], or of B [N, LDB] transposed, as K rows of whole vectors.
+template <int N, int K, int LDB, bool TB> static void pack(const float *b, float *y) {
+  constexpr int WIDTH = whole(N);
+  if (N % LANES)
+    for (int k = 0; k < K; k++) store(y + (k + 1) * WIDTH - LANES, vec{});
+  if (TB) transpose<N, K>(b, LDB, y, WIDTH);
+  else
+    for (int k = 0; k < K; k++) memcpy(y + k * WIDTH, b + k * LDB, sizeof(float) * N);
+}
+
+// Sums are cut into equal steps, so that a panel of B stays in a core's cache.
+constexpr int terms_of(int k) {
+  const int steps = (k + 383) / 384;
+  return steps > 1 ? (k + steps - 1) / steps : k > 0 ? k : 1;
+}
+// C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB. Rows of A are
+// LDA apart.
+template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K>
 static void product(const float *a, const float *b, float *c, float *scratch) {
-  constexpr int LD = whole(N);
-  if constexpr (M == 0 || N == 0) {
-    return;
-  } else if constexpr (TB && !TA && N <= 4 && K >= LANES) {
+  // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
+  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K;
+  if constexpr (TB && !TA && K >= LANES && (N <= 4 || FEW)) {
     product_dots<M, N, K>(a, b, c);
-  } else if constexpr (TB || N % LANES) {
-    if constexpr (TB) {
-      if (N % LANES) memset(scratch, 0, sizeof(float) * K * LD);
-      transpose<N, K>(b, scratch, LD);
-    } else {
-      for (int k = 0; k < K; k++) {
-        for (int n = 0; n < N; n++) scratch[k * LD + n] = b[k * N + n];
-        for (int n = N; n < LD; n++) scratch[k * LD + n] = 0.0f;
-      }
-    }
-    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, LD, N>(a, scratch, c);
   } else {
-    product_columns<M, N, K, TA ? 1 : K, TA ? M : 1, N, N>(a, b, c);
+    constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
+    constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : N, BN = TB ? K : 1;
+    in_steps<M, ROWS>([&](int m, auto rows) {
+      in_steps<(K > 0 ? K : 1), TERMS>([&](int k, auto terms) {
+        in_steps<N, COLUMNS>([&](int n, auto columns) {
+          constexpr int R = rows.value, T = K > 0 ? terms.value : 0, C = columns.value;
+          constexpr int V = whole(C) / LANES;
+          constexpr bool PACK = TB || C % LANES;
+          constexpr int LDB = PACK ? whole(C) : N;
+          const float *const x = a + m * AM + k * AK, *y = b + k * BK + n * BN;
+          float *const z = c + m * N + n;
+          if constexpr (PACK) pack<C, T, TB ? K : N, TB>(y, scratch), y = scratch;
+          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, LDB, N, C, true>(x, y, z);
+          else product_rows<R, V, T, AM, AK, LDB, N, C, false>(x, y, z);
+        });
+      });
+    });
   }
+}
+
+// One of the parts of a product, STEP of its rows.
+template <int M, int N, int K, bool TA, bool TB, int STEP>
+static void product_part(int64_t part, const float *a, const float *b, float *c, float *scratch) {
+  in_steps<M, STEP>([&](int m, auto rows) {
+    if (m == part * STEP)
+      product<rows.value, N, K, TA, TB, TA ? M : K>(a + m * (TA ? 1 : K), b, c + m * N, scratch);
+  });
 }
 
 // im2col: the columns [C * KH * KW, OH * OW] of an image [C, H, W] for a convolution; with ADD the
@@ -596,17 +660,13 @@ static void search(const T *sorted, const T *value, I *y) {
 
 // ---- optimisers --------------------------------------------------------------------------------
 
-template <int64_t N, bool NESTEROV>
-static void adam(float *p, float *m, float *v, float power1, float power2, float rate, float beta1,
-                 float beta2, float epsilon, const float *g) {
-  const float scale = rate * sqrtf(1.0f - power2) / (1.0f - power1);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < N; i++) {
-    const float a = m[i] + (g[i] - m[i]) * (1.0f - beta1);
-    const float b = v[i] + (g[i] * g[i] - v[i]) * (1.0f - beta2);
-    m[i] = a;
-    v[i] = b;
-    const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g[i] : a;
-    p[i] -= scale * step / (sqrtf(b) + epsilon);
-  }
+template <bool NESTEROV>
+static inline void adam(float *p, float *m, float *v, float scale, float beta1, float beta2,
+                        float epsilon, float g) {
+  const float a = *m + (g - *m) * (1.0f - beta1);
+  const float b = *v + (g * g - *v) * (1.0f - beta2);
+  *m = a;
+  *v = b;
+  const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g : a;
+  *p -= scale * step / (sqrtf(b) + epsilon);
 }

@@ -21,6 +21,8 @@ from mindspore_rl.codegen.ops.batch_rules import (
     has_rows,
     rule_of,
 )
+from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
+from mindspore_rl.codegen.ops.inplace import OPTIMISERS
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
 from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
@@ -29,6 +31,10 @@ MAX_ROWS = 64
 """Limit on the rows of a tile: their arrays in some layers fit into a core's cache."""
 MAX_PARTS = 8
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
+MIN_ROWS = 16
+"""Fewest rows of a product's part."""
+MIN_ELEMENTS = 65_536
+"""Fewest elements of a loop that several cores share: half of them take longer than waking one."""
 MIN_WORK, MIN_SHARED = 2_000_000, 20_000_000
 """Arithmetic operations below which tiles, and several cores, do not pay.
 
@@ -48,9 +54,21 @@ def tile(block: Block, blocks: list[Block]) -> None:
         needed = needs_of(nodes)
         found = [_Segment(nodes, needed, batch) for batch in _batches(nodes)]
         best = max(found, key=lambda segment: segment.work, default=None)
-        if best is None or best.work < MIN_WORK:
-            return
+        if best is None or best.work < max(MIN_WORK, 1):
+            break
         _outline(best, block, blocks)
+    _share(block)
+
+
+def _share(block: Block) -> None:
+    """Marks the nodes that threads compute in parts: large products, loops over many elements."""
+    for node in block.nodes:
+        if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
+            node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
+        loop = node.args[0] if node.op in OPTIMISERS else node
+        shared = loop is not node or node.op in ELEMENTWISE or node.op == "Turned"
+        if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
+            node.attrs["in parts"] = MAX_PARTS
 
 
 def _batches(nodes: list[Value]) -> list[int]:

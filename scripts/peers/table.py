@@ -195,6 +195,14 @@ def _cheetah() -> Row:
     return _row("cheetah", work, task, task.ours("MultipleLearners"), peers, Target(2.0, 3.0))
 
 
+def _cheetah_wide() -> Row:
+    keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
+    task = _configured("ppo_halfcheetah", **keys)
+    peers = (*_either(task.sb3()), task.sb3("sbx"))
+    work = "PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches"
+    return _row("cheetah-512", work, task, task.ours("MultipleLearners"), peers, Target(1.8, 2.2))
+
+
 def _cheetah_learns() -> Row:
     tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
     our = _in_turn([task.ours("MultipleLearners") for task in tasks])
@@ -391,6 +399,7 @@ def rows() -> list[Row]:
         _impala(),
         _apex(),
         _cheetah(),
+        _cheetah_wide(),
         *(
             _beside_jax(
                 f"graph-{size}",

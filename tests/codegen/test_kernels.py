@@ -8,6 +8,7 @@ from mindspore_rl.codegen.effects import WRITES
 from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.mindir.graph import Type
+from mindspore_rl.platform import toolchain
 
 RNG = np.random.default_rng(1)
 OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}
@@ -352,6 +353,22 @@ def test_rows_agree_with_numpy(nan):
     seen = {op for op, *_ in cases.wanted}
     assert nan or seen == set(WRITERS) - OTHERWISE
     cases.check()
+
+
+@pytest.mark.parametrize("level", range(toolchain.level() + 1))
+def test_products_in_blocks_agree_with_numpy(level):
+    """Several blocks of rows and of sums; few rows or columns, whose sums run along vectors."""
+    cases, rng = Cases(), np.random.default_rng(2)
+    for m, k, n in ((200, 800, 65), (7, 128, 66), (66, 256, 6)):
+        a, b = (rng.normal(size=s).astype(np.float32) for s in ((m, k), (k, n)))
+        a /= np.float32(k)
+        a[m // 2, k // 2] = np.nan
+        left, right = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+        wanted = (a.astype(float) @ b).astype(np.float32)
+        for turned in ((False, False), (False, True), (True, False), (True, True)):
+            args = (left if turned[0] else a), (right if turned[1] else b), *turned
+            cases.add("MatMul", [*args], wanted)
+    cases.check(level)
 
 
 def test_empty_arrays():

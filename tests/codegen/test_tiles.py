@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both, node, number
+from units import both, node, number, run, tensor
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.native_cell import NativeCell
+from mindspore_rl.codegen.ops import batch_rules
 from mindspore_rl.mindir.graph import Type, Value
 
 ROWS = 96
@@ -126,17 +127,23 @@ def all_tiled(monkeypatch):
     return texts
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_tiles_give_what_mindspore_gives(case, all_tiled):
-    make, inputs = CASES[case]
-    ms.set_seed(1)  # Adam amplifies rounding where a gradient is almost zero
-    (wanted, state), (found, native) = both(make(), inputs)
-    assert "static void tile_0" in all_tiled[0]
+def _agreeing(cell, inputs, threads=1):
+    """Checks native code against MindSpore. Returns: its results and the cell's new state."""
+    (wanted, state), (found, native) = both(cell, inputs, threads=threads)
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(other, one, 2e-5, 1e-6)
     for name, value in state.items():
         largest = max(float(np.abs(value).max()), 1e-3)
         np.testing.assert_allclose(native[name], value, rtol=0, atol=2e-5 * largest, err_msg=name)
+    return [*found, *native.values()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_give_what_mindspore_gives(case, all_tiled):
+    make, inputs = CASES[case]
+    ms.set_seed(1)  # Adam amplifies rounding where a gradient is almost zero
+    _agreeing(make(), inputs)
+    assert "static void tile_0" in all_tiled[0]
 
 
 def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):
@@ -169,6 +176,28 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
     for outcome in outcomes[1:]:
         for one, other in zip(outcomes[0], outcome, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, monkeypatch):
+    monkeypatch.setattr(batch_rules, "MAX_SUM", 0)
+    monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
+    ms.set_seed(1)
+    cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
+    first = _agreeing(cell, inputs)
+    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
+        assert part in all_tiled[0]
+    assert "for (int64_t i = part * 192 / 8;" in all_tiled[0]
+    for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
+    monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
+    x, row = _floats(3, 7), _floats(7)
+    given = tensor("x", x), tensor("row", row)
+    made = node("Add", *given, type=Type(x.shape, "float32"))
+    (found,) = run([made], dict(zip(given, (x, row), strict=True)))
+    np.testing.assert_array_equal(found, x + row)
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):

@@ -12,6 +12,11 @@ from mindspore_rl.mindir.primitives import PRIMITIVES
 
 BY_ROWS, SUM = "rows", "sum"
 """Kinds of results: one row for each row of the batch, or a sum over the batch."""
+MAX_SUM = 32_768
+"""Limit on the numbers of a sum over the batch that tiles add up: a core's cache holds them.
+
+A larger product of two batches runs after the tiles, in parts of its rows.
+"""
 _Treated = tuple[list[str], list[bool]] | None
 _Rule = Callable[[Value, list[Value], int], _Treated]
 CONVOLUTIONS = ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
@@ -68,7 +73,8 @@ def _product(node: Value, args: list[Value], batch: int) -> _Treated:
     if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
         return [BY_ROWS], [True, False, *rest]
     if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
-        return [SUM], [True, True, *rest]
+        small = node.type.size <= MAX_SUM
+        return ([SUM], [True, True, *rest]) if small else None
     if min(ranks) > 2 and ranks[0] == ranks[1]:
         return [BY_ROWS], [True, True, *rest]
     return None

@@ -3,9 +3,11 @@
 import re
 
 from mindspore_rl.codegen.ops.elementwise import literal
-from mindspore_rl.codegen.ops.registry import Call, Operand, Table
+from mindspore_rl.codegen.ops.registry import Call, Operand, Table, span
+from mindspore_rl.mindir.primitives import PRIMITIVES
 
 ROWS = Table()
+OPTIMISERS = [op for op, one in PRIMITIVES.items() if one.kernel in ("adam", "optimiser")]
 
 
 @ROWS.row("assign")
@@ -50,10 +52,19 @@ def _scatter(call: Call) -> None:
 
 @ROWS.row("adam")
 def _adam(call: Call) -> None:
-    parameter, first, second = call.args[:3]
-    numbers = [f"{arg.pointer}[0]" for arg in call.args[3:9]]
-    nesterov = bool(call.node.attrs.get("use_nesterov", False))
-    call.run("adam", (parameter.size, nesterov), parameter, first, second, *numbers, call.args[9])
+    pointers = [call.args[position].pointer for position in (0, 1, 2, 9)]
+    numbers = [call.args[position].pointer + "[0]" for position in range(3, 9)]
+    power1, power2, rate, beta1, beta2, epsilon = numbers
+    nesterov = str(call.node.attrs.get("use_nesterov", False)).lower()
+    p, m, v, g = pointers
+    call.line(f"{{ const float scale = {rate} * sqrtf(1.0f - {power2}) / (1.0f - {power1});")
+    call.line(f"  const float beta1 = {beta1}, beta2 = {beta2}, epsilon = {epsilon};")
+    call.in_parts(
+        "#pragma GCC ivdep",
+        span("i", call.args[0].size, call.parts),
+        f"  adam<{nesterov}>({p} + i, {m} + i, {v} + i, scale, beta1, beta2, epsilon, {g}[i]);",
+    )
+    call.line("}")
 
 
 @ROWS.row("optimiser")
@@ -81,8 +92,8 @@ def _optimiser(call: Call) -> None:
             lines = re.sub(rf"\${name}\b", f"{name}_", lines)
     call.line(f"  const float weight_decay = {literal(attrs.get('weight_decay', 0.0), 'float32')};")
     call.line(f"  const float damping = {literal(attrs['dampening'], 'float32')};")
-    call.line("#pragma GCC ivdep")
-    call.line(f"  for (int64_t i = 0; i < {first.size}; i++) {{ {lines} }} }}")
+    call.in_parts("#pragma GCC ivdep", f"{span('i', first.size, call.parts)} {{ {lines} }}")
+    call.line("}")
 
 
 _UPDATES = {

@@ -26,8 +26,14 @@ def _product(call: Call) -> None:
     if len(other) == 2 and not turned_a:
         batch, m = (), a.size // k if k else 0
     template = (m, n, k, turned_a, turned_b)
-    room = call.scratch(k * (n + 15) + m * k)
-    if not batch:
+    room = call.scratch(_scratch(n, k))
+    if not batch and call.parts > 1:
+        step, size = -(-m // call.parts), -(-_scratch(n, k) // 16) * 16
+        area = call.scratch(call.parts * size)
+        values = ", ".join(str(t).lower() for t in (*template, step))
+        rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
+        call.in_parts(f"  product_part<{values}>(part, {rest});")
+    elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
         head, variables = loops(batch)
@@ -44,6 +50,11 @@ def _product(call: Call) -> None:
         call.line(
             f"  for (int64_t j = 0; j < {n}; j++) {call.out.pointer}[i * {n} + j] += {bias}[j];"
         )
+
+
+def _scratch(n: int, k: int) -> int:
+    """Returns the floats that `product` needs: some columns of its second matrix, in vectors."""
+    return min(k, 384) * min(n + 15, 64)
 
 
 def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
@@ -63,4 +74,7 @@ def turned(node: Value) -> tuple[bool, bool]:
 def _turned(call: Call) -> None:
     """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
     columns, rows = call.out.shape
-    call.run("transpose", (rows, columns), call.args[0], call.out, rows)
+    x, y, step = call.args[0].pointer, call.out.pointer, rows // call.parts
+    if call.parts > 1:
+        x, y = f"{x} + part * {step * columns}", f"{y} + part * {step}"
+    call.in_parts(f"transpose<{step}, {columns}>({x}, {columns}, {y}, {rows});")

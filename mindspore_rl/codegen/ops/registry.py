@@ -8,6 +8,7 @@ from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
 from mindspore_rl.codegen.ops.views import axis_of, constant, extent_of, option, strides_of
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.platform import toolchain
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ class Call:
         given = ", ".join(a.pointer if isinstance(a, Operand) else str(a) for a in args)
         self.line(f"{function}<{chosen}>({given});")
 
+    @property
+    def parts(self) -> int:
+        """Number of parts in which threads compute it, see `tiling`."""
+        found: int = self.node.attrs.get("in parts", 1)
+        return found
+
+    def in_parts(self, *lines: str) -> None:
+        """Emits lines that compute part number `part`, if there are several parts."""
+        for line in in_parts(list(lines), self.parts, self.function):
+            self.line(line)
+
     def each(self, number: str) -> None:
         """Emits a loop that sets every element `i` of the result to an expression."""
         out = self.out
@@ -94,6 +106,28 @@ class Call:
     def unsupported(self) -> Unsupported:
         """Makes the error for arguments that the rule does not support."""
         return Unsupported(f"{self.node.op} with these arguments")
+
+
+def span(variable: str, extent: int, parts: int = 1) -> str:
+    """Returns the head of a loop over an extent, or over part number `part` of it."""
+    start, end = "0", f"{extent}"
+    if parts > 1:
+        start, end = f"part * {extent} / {parts}", f"(part + 1) * {extent} / {parts}"
+    return f"for (int64_t {variable} = {start}; {variable} < {end}; {variable}++)"
+
+
+def in_parts(lines: list[str], parts: int, function: Callable[[str], str]) -> list[str]:
+    """Makes lines that compute part number `part` compute all parts, on several threads.
+
+    Args:
+        lines: C++.
+        parts: their number; 1: the lines are returned as they are.
+        function: see `Call`.
+    """
+    if parts < 2:
+        return lines
+    threads = function(f"{toolchain.threads()}:in_parts")
+    return [f"run_parts((void *){threads}, {parts}, [=](int64_t part) {{", *lines, "});"]
 
 
 def loops(shape: tuple[int, ...]) -> tuple[str, list[str]]:
