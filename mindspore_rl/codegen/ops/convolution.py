@@ -1,14 +1,30 @@
-"""Rules of convolutions (as matrix products) and pools."""
+"""Rules of convolutions and pools."""
 
+import math
+
+import numpy as np
+
+from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.ops.registry import Call, Operand, Table
 from mindspore_rl.codegen.ops.views import extent_of
+from mindspore_rl.mindir.graph import Value
 
 ROWS = Table()
 
 
+_IMAGES = {"Conv2D": 0, "Conv2DBackpropFilter": 1}
+"""The argument of a convolution that is images, which may be bytes."""
+_FUNCTIONS = {
+    "Conv2D": ("forward", "x", "w", "y"),
+    "Conv2DBackpropFilter": ("by_weights", "x", "y", "w"),
+    "Conv2DBackpropInput": ("by_input", "y", "w", "x"),
+}
+"""The function of `convolution` in convolution.h, and what it takes: images, weights, results."""
+
+
 @ROWS.row("convolution")
 def _convolution(call: Call) -> None:
-    """Emits a convolution as matrix products with the im2col columns of an image or group."""
+    """Emits a convolution, for each group of channels."""
     op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
     groups = attrs.get("group", 1)
     if attrs.get("format", "NCHW") != "NCHW":
@@ -19,41 +35,60 @@ def _convolution(call: Call) -> None:
         "Conv2DBackpropInput": lambda: (call.out, call.args[1], call.args[0]),
     }[op]()
     (images, _, height, width), (out, channels, tall, wide) = x.shape, weight.shape
-    images, out = images * groups, out // groups  # the groups of an image are contiguous
+    out //= groups
     top, _, left, _ = attrs["pad_list"]
     (down, across), (dilated, spread) = attrs["stride"][-2:], attrs["dilation"][-2:]
-    places = y.shape[2] * y.shape[3]
-    taken = channels * tall * wide
-    window = (channels, height, width, tall, wide, down, across, top, left, dilated, spread)
-    window += y.shape[2:]
-    products = {  # m, n, k, and whether each operand is transposed
-        "Conv2D": (out, places, taken, False, False),
-        "Conv2DBackpropFilter": (out, taken, places, False, True),
-        "Conv2DBackpropInput": (taken, places, out, True, False),
-    }
-    m, n, k, *turned = products[op]
-    room = call.scratch(taken * places + m * n + k * (n + 15) + m * k + 64)
-    call.line(f"{{ float *const columns = {room}, *const part = columns + {taken * places};")
-    call.line(f"  float *const room = part + {m * n};")
-    if op != "Conv2D":
-        call.line(f"  memset({call.out.pointer}, 0, {call.out.size} * sizeof(float));")
-    call.line(f"  for (int64_t n = 0; n < {images}; n++) {{")
-    image, result = (
-        f"{x.pointer} + n * {channels * height * width}",
-        (f"{y.pointer} + n * {out * places}"),
-    )
-    weights = f"{weight.pointer} + n % {groups} * {out * taken}" if groups > 1 else weight.pointer
-    if op != "Conv2DBackpropInput":
-        call.run("columns_of", (*window, False), image, "columns")
-    if op == "Conv2D":
-        call.run("product", (m, n, k, *turned), weights, "columns", result, "room")
-    elif op == "Conv2DBackpropFilter":
-        call.run("product", (m, n, k, *turned), result, "columns", "part", "room")
-        call.line(f"    for (int64_t i = 0; i < {m * n}; i++) ({weights})[i] += part[i];")
+    places, taps = y.shape[2] * y.shape[3], tall * wide
+    if not (images and out and channels and places and taps):
+        call.line(f"memset({call.out.pointer}, 0, {call.out.size} * sizeof(float));")
+        return
+    operands = {"x": x, "w": weight, "y": y}
+    steps = {"x": channels * height * width, "w": out * channels * taps, "y": out * places}
+    numbers = (images, steps["x"] * groups, steps["y"] * groups, channels, height, width, out)
+    numbers += (tall, wide, down, across, top, left, dilated, spread, *y.shape[2:])
+    rows = max(top + height, (y.shape[2] - 1) * down + (tall - 1) * dilated + 1)
+    columns = max(left + width, (y.shape[3] - 1) * across + (wide - 1) * spread + 1)
+    if op == "Conv2DBackpropInput":
+        room = call.scratch(taps * out * (channels + 15) + rows * columns * 32)
     else:
-        call.run("product", (m, n, k, *turned), weights, result, "columns", "room")
-        call.run("columns_of", (*window, True), image, "columns")
-    call.line("  } }")
+        room = call.scratch(channels * (taps * (out + 15) + rows * columns) + places * 32)
+    function, *order = _FUNCTIONS[op]
+    for group in range(groups):
+        given = [f"{operands[name].pointer} + {group * steps[name]}" for name in order]
+        if op in _IMAGES:
+            given.insert(1, f"{float(attrs.get('scale', 1))!r}f")
+        template = ", ".join(map(str, numbers))
+        call.line(f"convolution<{template}>::{function}({', '.join(given)}, {room});")
+
+
+def take_bytes(blocks: list[Block]) -> bool:
+    """Makes convolutions of bytes of those of the bytes as numbers times a constant.
+
+    The constant becomes the attribute `scale`: weights are multiplied by it instead of the images.
+
+    Returns: whether there are such convolutions; the numbers are then perhaps dead.
+    """
+    found = False
+    for node in [node for block in blocks for node in block.nodes if node.op in _IMAGES]:
+        scaled = _scaled(node.args[_IMAGES[node.op]])
+        if scaled is not None:
+            node.args[_IMAGES[node.op]], node.attrs["scale"] = scaled
+            found = True
+    return found
+
+
+def _scaled(value: Value) -> tuple[Value, float] | None:
+    """Returns bytes and a number whose product is a value; None if it is no such product."""
+    scale = 1.0
+    while value.op in ("RealDiv", "Div", "Divs", "Mul", "Muls"):
+        op, (value, number) = value.op, value.args[:2]
+        if number.op != "constant" or np.size(number.data) != 1:
+            return None
+        factor = float(number.data)
+        scale = scale * factor if op.startswith("Mul") else scale / factor if factor else math.inf
+    if value.op != "Cast" or value.type.dtype != "float32" or not math.isfinite(scale):
+        return None
+    return (value.args[0], scale) if value.args[0].type.dtype == "uint8" else None
 
 
 @ROWS.row("max_pool")
