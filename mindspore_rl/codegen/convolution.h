@@ -113,7 +113,7 @@ struct convolution {
 
   // y is the convolution of x * scale.
   template <class X>
-  static void forward(const X *x, float scale, const float *w, float *y, float *room) {
+  static void forward(const X *x, const float *w, float *y, float *room, float scale = 1.0f) {
     float *const weights = room, *const places = weights + T * whole(O);
     float *const padded = places + P * PANEL;
     memset(weights, 0, sizeof(float) * T * whole(O));
@@ -136,7 +136,7 @@ struct convolution {
   }
 
   template <class X>
-  static void by_weights(const X *x, float scale, const float *dy, float *dw, float *room) {
+  static void by_weights(const float *dy, const X *x, float *dw, float *room, float scale = 1.0f) {
     float *const taps = room, *const places = taps + T * whole(O);
     float *const padded = places + P * PANEL;
     memset(taps, 0, sizeof(float) * T * whole(O));

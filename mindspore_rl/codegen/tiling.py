@@ -21,6 +21,7 @@ from mindspore_rl.codegen.ops.batch_rules import (
     has_rows,
     rule_of,
 )
+from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
 from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
@@ -286,5 +287,5 @@ def _work(node: Value) -> float:
         one, other = (a.type.size for a in node.args[:2])
         return 2.0 * float(np.sqrt(float(one) * other * size))
     if node.op in CONVOLUTIONS:
-        return 100.0 * size
+        return operations(node)
     return 4.0 * size

@@ -6,6 +6,7 @@ import pytest
 from mindspore import nn, ops
 from units import both, node, number, run, tensor
 
+from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
 
@@ -118,3 +119,16 @@ def test_images_of_bytes_are_read_as_they_are(pad, divisor, factor, monkeypatch)
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_allclose(other, one, 1e-5, 1e-5 * np.abs(one).max())
     assert "const uint8_t" not in texts[0], "no loop reads the bytes"
+
+
+def test_a_convolution_and_its_gradients_count_as_many_operations():
+    images, weights, results, *_ = CASES["wide"]
+    x, w, dy = (
+        tensor(name, np.empty(s)) for name, s in (("x", images), ("w", weights), ("dy", results))
+    )
+    made = (
+        node("Conv2D", x, w, type=dy.type),
+        node("Conv2DBackpropFilter", dy, x, type=w.type),
+        node("Conv2DBackpropInput", dy, w, type=x.type),
+    )
+    assert {operations(one) for one in made} == {2.0 * np.prod(results) * 3 * 3 * 5}

@@ -12,28 +12,24 @@ from mindspore_rl.mindir.graph import Value
 ROWS = Table()
 
 
-_IMAGES = {"Conv2D": 0, "Conv2DBackpropFilter": 1}
-"""The argument of a convolution that is images, which may be bytes."""
 _FUNCTIONS = {
-    "Conv2D": ("forward", "x", "w", "y"),
-    "Conv2DBackpropFilter": ("by_weights", "x", "y", "w"),
-    "Conv2DBackpropInput": ("by_input", "y", "w", "x"),
+    "Conv2D": ("forward", "xwy"),
+    "Conv2DBackpropFilter": ("by_weights", "yxw"),
+    "Conv2DBackpropInput": ("by_input", "ywx"),
 }
-"""The function of `convolution` in convolution.h, and what it takes: images, weights, results."""
+"""The function in convolution.h, and the order of images x, weights w and results y: of a node's
+arguments and last of what it computes."""
 
 
 @ROWS.row("convolution")
 def _convolution(call: Call) -> None:
     """Emits a convolution, for each group of channels."""
-    op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
+    function, order = _FUNCTIONS[call.node.op.replace("Transpose", "BackpropInput")]
+    attrs, operands = call.node.attrs, (*call.args[:2], call.out)
     groups = attrs.get("group", 1)
     if attrs.get("format", "NCHW") != "NCHW":
         raise call.unsupported()
-    x, weight, y = {
-        "Conv2D": lambda: (call.args[0], call.args[1], call.out),
-        "Conv2DBackpropFilter": lambda: (call.args[1], call.out, call.args[0]),
-        "Conv2DBackpropInput": lambda: (call.out, call.args[1], call.args[0]),
-    }[op]()
+    x, weight, y = (operands[order.index(name)] for name in "xwy")
     (images, _, height, width), (out, channels, tall, wide) = x.shape, weight.shape
     out //= groups
     top, _, left, _ = attrs["pad_list"]
@@ -42,23 +38,31 @@ def _convolution(call: Call) -> None:
     if not (images and out and channels and places and taps):
         call.line(f"memset({call.out.pointer}, 0, {call.out.size} * sizeof(float));")
         return
-    operands = {"x": x, "w": weight, "y": y}
     steps = {"x": channels * height * width, "w": out * channels * taps, "y": out * places}
     numbers = (images, steps["x"] * groups, steps["y"] * groups, channels, height, width, out)
     numbers += (tall, wide, down, across, top, left, dilated, spread, *y.shape[2:])
     rows = max(top + height, (y.shape[2] - 1) * down + (tall - 1) * dilated + 1)
     columns = max(left + width, (y.shape[3] - 1) * across + (wide - 1) * spread + 1)
-    if op == "Conv2DBackpropInput":
+    if function == "by_input":
         room = call.scratch(taps * out * (channels + 15) + rows * columns * 32)
     else:
         room = call.scratch(channels * (taps * (out + 15) + rows * columns) + places * 32)
-    function, *order = _FUNCTIONS[op]
-    for group in range(groups):
-        given = [f"{operands[name].pointer} + {group * steps[name]}" for name in order]
-        if op in _IMAGES:
-            given.insert(1, f"{float(attrs.get('scale', 1))!r}f")
-        template = ", ".join(map(str, numbers))
-        call.line(f"convolution<{template}>::{function}({', '.join(given)}, {room});")
+    given = [operand.pointer for operand in operands]
+    if groups > 1:
+        call.line(f"for (int64_t g = 0; g < {groups}; g++)")
+        given = [f"{at} + g * {steps[name]}" for at, name in zip(given, order, strict=True)]
+    if "scale" in attrs:
+        room += f", {attrs['scale']!r}f"
+    template = ", ".join(map(str, numbers))
+    call.line(f"convolution<{template}>::{function}({', '.join(given)}, {room});")
+
+
+def operations(node: Value) -> float:
+    """Returns the number of operations of a convolution: two for each tap of each result."""
+    _, order = _FUNCTIONS[node.op]
+    values = (*node.args[:2], node)
+    weight, y = (values[order.index(name)].type for name in "wy")
+    return 2.0 * y.size * extent_of(weight.shape[1:])
 
 
 def take_bytes(blocks: list[Block]) -> bool:
@@ -69,10 +73,11 @@ def take_bytes(blocks: list[Block]) -> bool:
     Returns: whether there are such convolutions; the numbers are then perhaps dead.
     """
     found = False
-    for node in [node for block in blocks for node in block.nodes if node.op in _IMAGES]:
-        scaled = _scaled(node.args[_IMAGES[node.op]])
+    for node in [node for block in blocks for node in block.nodes]:
+        at = {"Conv2D": 0, "Conv2DBackpropFilter": 1}.get(node.op, -1)
+        scaled = _scaled(node.args[at]) if at >= 0 else None
         if scaled is not None:
-            node.args[_IMAGES[node.op]], node.attrs["scale"] = scaled
+            node.args[at], node.attrs["scale"] = scaled
             found = True
     return found
 
