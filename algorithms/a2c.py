@@ -19,7 +19,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_sample,
 )
 from mindspore_rl.rl.losses import clip_by_global_norm
-from mindspore_rl.rl.networks import MLP, flat_size
+from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
 from mindspore_rl.rl.returns import lambda_returns
 from mindspore_rl.rl.updates import Adam
 
@@ -42,7 +42,18 @@ class Config:
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
     max_grad_norm: float = option(0.5, "bound of the global gradient norm", gt=0)
-    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
+    torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala")
+    share_torso: bool | None = option(
+        None, "one torso for policy and value; none: for images", in_older_runs=False
+    )
+    hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", ge=1)
+
+    def __post_init__(self):
+        if self.torso in RECURRENT:
+            raise ValueError(
+                f"torso={self.torso} has a state, expected mlp, cnn or impala: train ppo for a "
+                "recurrent policy"
+            )
 
 
 class Transition(NamedTuple):
@@ -57,23 +68,30 @@ class Transition(NamedTuple):
 
 
 class ActorCritic(nn.Cell):
-    """Logits and values of flat observations, from two separate networks."""
+    """Logits and values, from two networks or a shared torso."""
 
     def __init__(self, config, spec):
         super().__init__()
         if not isinstance(spec.action_space, Discrete):
             raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
-        size = self.obs_size = flat_size(spec)
-        self.policy = MLP(size, config.hidden, spec.action_space.n, 0.01, config.seed, 1)
-        self.critic = MLP(size, config.hidden, 1, 1.0, config.seed, 2)
+        torso, hidden, seed = config.torso, config.hidden, config.seed
+        self.obs_shape = torso_shape(torso, spec)
+        self.torso, self.policy, self.critic = actor_critic(
+            torso, spec, hidden, spec.action_space.n, seed, config.share_torso
+        )
 
     def logits(self, obs):
         """Returns: `[n, actions]` of obs `[..., *obs_shape]`."""
-        return self.policy(obs.reshape((-1, self.obs_size)))
+        return self.policy(self.torso(obs.reshape((-1, *self.obs_shape))))
 
     def value(self, obs):
         """Returns: `[n]` of obs `[..., *obs_shape]`."""
-        return self.critic(obs.reshape((-1, self.obs_size))).reshape(-1)
+        return self.critic(self.torso(obs.reshape((-1, *self.obs_shape)))).reshape(-1)
+
+    def both(self, obs):
+        """Returns: logits and values of obs `[..., *obs_shape]`."""
+        features = self.torso(obs.reshape((-1, *self.obs_shape)))
+        return self.policy(features), self.critic(features).reshape(-1)
 
 
 class A2CActor(Actor):
@@ -104,7 +122,7 @@ class A2CLearner(Learner):
 
     def loss(self, obs, action, returns, advantage):
         """Per sample: the policy gradient, the value error and the entropy of section 4."""
-        logits, value = self.network.logits(obs), self.network.value(obs)
+        logits, value = self.network.both(obs)
         log_prob = categorical_log_prob(logits, action.reshape(-1))
         policy_loss = -log_prob * advantage.reshape(-1)
         value_loss = 0.5 * ops.square(value - returns.reshape(-1))
@@ -140,7 +158,7 @@ class A2CLearner(Learner):
 
 
 class A2CTrainer(Trainer):
-    """A2C on any environment with discrete actions and a flat observation."""
+    """A2C on any environment with discrete actions and one agent."""
 
     Config = Config
 

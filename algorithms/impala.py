@@ -20,7 +20,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_sample_with_log_prob,
 )
 from mindspore_rl.rl.losses import approx_kl, clip_by_global_norm, value_loss
-from mindspore_rl.rl.networks import RECURRENT, network, torso_shape
+from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
 from mindspore_rl.rl.returns import vtrace
 from mindspore_rl.rl.updates import Adam
 
@@ -46,6 +46,9 @@ class Config:
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
     max_grad_norm: float = option(0.5, "bound of the global gradient norm", gt=0)
     torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala (the paper's)")
+    share_torso: bool | None = option(
+        None, "one torso for policy and value; none: for images", in_older_runs=False
+    )
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", ge=1)
 
     def __post_init__(self):
@@ -69,7 +72,7 @@ class Transition(NamedTuple):
 
 
 class ActorCritic(nn.Cell):
-    """Logits and values, from two separate networks."""
+    """Logits and values, from two networks or a shared torso."""
 
     def __init__(self, config, spec):
         super().__init__()
@@ -79,21 +82,22 @@ class ActorCritic(nn.Cell):
             )
         torso, hidden, seed = config.torso, config.hidden, config.seed
         self.obs_shape = torso_shape(torso, spec)
-        self.policy = network(torso, spec, hidden, spec.action_space.n, 0.01, seed, 1)
-        self.critic = network(torso, spec, hidden, 1, 1.0, seed, 2)
+        self.torso, self.policy, self.critic = actor_critic(
+            torso, spec, hidden, spec.action_space.n, seed, config.share_torso
+        )
 
     def logits(self, obs):
         """Returns: `[n, actions]` of obs `[..., *obs_shape]`."""
-        return self.policy(obs.reshape((-1, *self.obs_shape)))
+        return self.policy(self.torso(obs.reshape((-1, *self.obs_shape))))
 
     def value(self, obs):
         """Returns: `[n]` of obs `[..., *obs_shape]`."""
-        return self.critic(obs.reshape((-1, *self.obs_shape))).reshape(-1)
+        return self.critic(self.torso(obs.reshape((-1, *self.obs_shape)))).reshape(-1)
 
-    def log_prob(self, obs, action):
-        """Returns: log-probability `[T, B]` of actions `[T, B]` for obs `[T, B, ...]`."""
-        log_prob = categorical_log_prob(self.logits(obs), action.reshape(-1))
-        return log_prob.reshape(action.shape)
+    def both(self, obs):
+        """Returns: logits and values of obs `[..., *obs_shape]`."""
+        features = self.torso(obs.reshape((-1, *self.obs_shape)))
+        return self.policy(features), self.critic(features).reshape(-1)
 
 
 class ImpalaActor(Actor):
@@ -124,7 +128,7 @@ class ImpalaLearner(Learner):
 
     def loss(self, obs, action, old_log_prob, returns, advantage):
         """Per sample: the loss of section 4.2, then its terms for the metrics."""
-        logits, value = self.network.logits(obs), self.network.value(obs)
+        logits, value = self.network.both(obs)
         log_prob = categorical_log_prob(logits, action.reshape(-1))
         policy_loss = -log_prob * advantage.reshape(-1)
         error = value_loss(value, returns.reshape(-1))
@@ -135,15 +139,15 @@ class ImpalaLearner(Learner):
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B]`. Returns: metrics."""
         config = self.config
-        log_prob = self.network.log_prob(batch.obs, batch.action)
-        value = self.network.value(batch.obs).reshape(batch.reward.shape)
-        final_value = self.network.value(batch.final_obs).reshape(batch.reward.shape)
+        logits, value = self.network.both(batch.obs)
+        log_prob = categorical_log_prob(logits, batch.action.reshape(-1))
+        shape, final_value = batch.reward.shape, self.network.value(batch.final_obs)
         returns, advantage = vtrace(
-            log_prob,
+            log_prob.reshape(shape),
             batch.log_prob,
             batch.reward,
-            value,
-            final_value,
+            value.reshape(shape),
+            final_value.reshape(shape),
             batch.terminated,
             batch.truncated,
             config.gamma,

@@ -28,7 +28,7 @@ from mindspore_rl.rl.losses import (
     clipped_value_loss,
     value_loss,
 )
-from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, network, torso_shape
+from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, actor_critic, torso_shape
 from mindspore_rl.rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
@@ -61,6 +61,9 @@ class Config:
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
     torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala; with memory gru or lstm")
+    share_torso: bool | None = option(
+        None, "one torso for policy and value; none: for images", in_older_runs=False
+    )
     state_size: int = option(64, "units of torso=gru or lstm", ge=1)
     segment_steps: int = option(16, "steps that gradients of torso=gru or lstm go back", ge=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", ge=1)
@@ -94,7 +97,7 @@ class Transition(NamedTuple):
 
 
 class ActorCritic(nn.Cell):
-    """A policy and a value function, with separate torsos, or one shared recurrent layer.
+    """A policy and a value function, which share a recurrent layer and, if configured, the torso.
 
     Discrete actions: logits. Continuous actions: the mean of a normal distribution, whose deviation
     does not depend on the observation. State: a tuple of the layer's arrays `[..., state_size]`;
@@ -109,8 +112,9 @@ class ActorCritic(nn.Cell):
         outputs = spec.action_space.n if self.discrete else spec.action_space.size
         torso, hidden, seed = config.torso, config.hidden, config.seed
         self.core = recurrent_core(torso, spec, config.state_size, seed, 3)
-        self.policy = network(torso, spec, hidden, outputs, 0.01, seed, 1, self.core.size)
-        self.critic = network(torso, spec, hidden, 1, 1.0, seed, 2, self.core.size)
+        self.torso, self.policy, self.critic = actor_critic(
+            torso, spec, hidden, outputs, seed, config.share_torso, self.core.size
+        )
         if not self.discrete:
             self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
         if self.normalises:
@@ -126,13 +130,14 @@ class ActorCritic(nn.Cell):
         """Returns: values `[T, B]` of obs `[T, B, ...]`, and those of final_obs."""
         features, state = self.core(self.flat(obs), state)
         final_features, _ = self.core(self.flat(final_obs), state)
-        value, final_value = self.critic(features), self.critic(final_features)
+        value = self.critic(self.torso(features))
+        final_value = self.critic(self.torso(final_features))
         return value.reshape(obs.shape[:2]), final_value.reshape(obs.shape[:2])
 
     def sample(self, obs, state, noise):
         """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state."""
         features, state = self.core(self.flat(obs), state)
-        head = self.policy(features)
+        head = self.policy(self.torso(features))
         if self.discrete:
             return categorical_sample_with_log_prob(head, noise) + state
         action = normal_sample(head, self.log_std, noise)
@@ -143,7 +148,7 @@ class ActorCritic(nn.Cell):
 
         With a recurrent layer, of segments with ended and state: all are `[n, steps, ...]`.
         """
-        features = self.core.unrolled(self.flat(obs), *memory)
+        features = self.torso(self.core.unrolled(self.flat(obs), *memory))
         head, value = self.policy(features), self.critic(features).reshape(-1)
         if memory:
             shape = memory[0].shape
@@ -155,7 +160,7 @@ class ActorCritic(nn.Cell):
 
     def greedy(self, obs, state):
         """Returns: the most likely action `[B]` or `[B, k]`."""
-        head = self.policy(self.core(self.flat(obs), state)[0])
+        head = self.policy(self.torso(self.core(self.flat(obs), state)[0]))
         return head.argmax(-1).astype("int32") if self.discrete else head
 
 

@@ -50,17 +50,19 @@ REQUIRED = {
 """Keys that the configuration of every algorithm has; their fields need no range of their own."""
 
 
-def option(default: Any, text: str, **bounds: float) -> Any:
+def option(default: Any, text: str, *, in_older_runs: Any = None, **bounds: float) -> Any:
     """Makes a field of a configuration.
 
     Args:
         default: default value.
         text: help text for `--help`.
+        in_older_runs: its value in runs whose saved configuration lacks it; None: the default.
         bounds: bounds of its number, or of each of its numbers, see `Range`.
     """
     bounds = {_BEFORE.get(name, name): bound for name, bound in bounds.items()}
     allowed = {"range": Range(**bounds)} if bounds else {}
-    return dataclasses.field(default=default, metadata={"help": text, **allowed})
+    older = {} if in_older_runs is None else {"older": in_older_runs}
+    return dataclasses.field(default=default, metadata={"help": text, **allowed, **older})
 
 
 def resolve(
@@ -83,7 +85,8 @@ def resolve(
         flags: field to value; None means that the flag was not given.
         assignments: `key=value` texts; the last one of a key wins.
         others: keys of the job, which an unknown key may be meant for.
-        base: the result of `to_dict` of such a configuration, used instead of the defaults.
+        base: the result of `to_dict` of such a configuration, perhaps by an older version, used
+            instead of the defaults.
         values: field to value, given by a program.
 
     Returns:
@@ -95,6 +98,9 @@ def resolve(
     """
     keys = keys_of(config_class)
     given: dict[str, object] = {}
+    if base:
+        older = {field.name: field.metadata.get("older") for field in _fields(config_class)}
+        given = {name: value for name, value in older.items() if value is not None}
     for key, value in (base or {}).items():
         given[key] = checked(key, value, keys, "earlier configuration", f"{key}=")
     if yaml_file is not None:

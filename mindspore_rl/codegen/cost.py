@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_rl.codegen.cfg import Block, Blocks, outputs, tensors
+from mindspore_rl.codegen.ops.batch_rules import CONVOLUTIONS
+from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
 from mindspore_rl.codegen.ops.views import FREE, is_view
 from mindspore_rl.mindir.graph import Value
@@ -19,7 +21,7 @@ class Work:
     Attributes:
         bounds: names of the parameters that hold the counts of the loops around it.
         launches: operators that run.
-        flops: floating-point operations; two for each term of a matrix product.
+        flops: floating-point operations; two for each term of a matrix product or convolution.
         moved_bytes: bytes that operators read and write.
     """
 
@@ -90,6 +92,8 @@ def _work(node: Value, times: float) -> Work:
 
 
 def _flops(node: Value, size: int) -> float:
+    if node.op in CONVOLUTIONS:
+        return operations(node)
     if node.op not in PRODUCTS:
         return float(size)
     shape = node.args[0].type.shape

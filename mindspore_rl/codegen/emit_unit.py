@@ -10,9 +10,11 @@ from mindspore_rl.codegen.emit_tiles import tile_functions
 from mindspore_rl.codegen.fusion import Group, grouped
 from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
 from mindspore_rl.codegen.operands import Operands, Shared
+from mindspore_rl.codegen.ops.convolution import take_bytes
 from mindspore_rl.codegen.ops.decompositions import compose
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
 from mindspore_rl.codegen.ops.views import as_views
+from mindspore_rl.codegen.simplify import drop_dead
 from mindspore_rl.codegen.tiling import tile
 from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Type
@@ -35,6 +37,8 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
     """
     blocks = cell.blocks
     compose(blocks)
+    if take_bytes(blocks):
+        drop_dead(blocks)
     _check(blocks, sources)
     as_views(blocks)
     check_overwritten(blocks)

@@ -419,66 +419,7 @@ static void product_part(int64_t part, const float *a, const float *b, float *c,
   });
 }
 
-// im2col: the columns [C * KH * KW, OH * OW] of an image [C, H, W] for a convolution; with ADD the
-// gradient, which adds columns to the image.
-template <int C, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW,
-          int OH, int OW, bool ADD>
-static void columns_of(float *image, float *columns) {
-  for (int c = 0; c < C; c++)
-    for (int i = 0; i < KH; i++)
-      for (int j = 0; j < KW; j++)
-        for (int y = 0; y < OH; y++)
-          for (int x = 0; x < OW; x++, columns++) {
-            const int h = y * SH - TOP + i * DH, w = x * SW - LEFT + j * DW;
-            const bool inside = h >= 0 && h < H && w >= 0 && w < W;
-            if (ADD && inside) image[(c * H + h) * W + w] += *columns;
-            if (!ADD) *columns = inside ? image[(c * H + h) * W + w] : 0.0f;
-          }
-}
-
-// The largest number under each window of each plane, and where in the plane it is.
-template <int PLANES, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int OH,
-          int OW, class I>
-static void max_pool(const float *x, float *y, I *index) {
-  for (int p = 0; p < PLANES; p++, x += H * W)
-    for (int i = 0; i < OH; i++)
-      for (int j = 0; j < OW; j++) {
-        int best = -1;
-        for (int h = std::max(i * SH - TOP, 0); h < std::min(i * SH - TOP + KH, H); h++)
-          for (int w = std::max(j * SW - LEFT, 0); w < std::min(j * SW - LEFT + KW, W); w++) {
-            const float a = x[h * W + w];
-            if (best < 0 || (x[best] == x[best] && (a != a || a > x[best]))) best = h * W + w;
-          }
-        if (y) *y++ = best < 0 ? -INFINITY : x[best];
-        *index++ = (I)best;
-      }
-}
-template <int64_t PLANES, int64_t SIZE, int64_t WINDOWS, class I>
-static void max_pool_grad(const I *index, const float *dy, float *dx) {
-  memset(dx, 0, sizeof(float) * PLANES * SIZE);
-  for (int64_t p = 0; p < PLANES; p++, dx += SIZE)
-    for (int64_t i = 0; i < WINDOWS; i++, index++, dy++)
-      if (*index >= 0 && *index < SIZE) dx[*index] += *dy;
-}
-// The mean under each window; with BACK the gradient by the input.
-template <int PLANES, int H, int W, int KH, int KW, int SH, int SW, int TOP, int LEFT, int OH,
-          int OW, bool BACK>
-static void average_pool(float *x, float *y) {
-  if (BACK) memset(x, 0, sizeof(float) * PLANES * H * W);
-  for (int p = 0; p < PLANES; p++, x += H * W)
-    for (int i = 0; i < OH; i++)
-      for (int j = 0; j < OW; j++, y++) {
-        const int h0 = std::max(i * SH - TOP, 0), h1 = std::min(i * SH - TOP + KH, H);
-        const int w0 = std::max(j * SW - LEFT, 0), w1 = std::min(j * SW - LEFT + KW, W);
-        const float count = (float)((h1 - h0) * (w1 - w0));
-        float s = 0.0f;
-        for (int h = h0; h < h1; h++)
-          for (int w = w0; w < w1; w++)
-            if (BACK) x[h * W + w] += *y / count;
-            else s += x[h * W + w];
-        if (!BACK) *y = s / count;
-      }
-}
+#include "convolution.h"
 
 // ---- rows of a table, probabilities ------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from mindspore_rl.codegen.ops.batch_rules import (
     has_rows,
     rule_of,
 )
+from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.codegen.ops.inplace import OPTIMISERS
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
@@ -29,6 +30,8 @@ from mindspore_rl.mindir.graph import Type, Value
 
 MAX_ROWS = 64
 """Limit on the rows of a tile: their arrays in some layers fit into a core's cache."""
+MAX_BYTES = 8 << 20
+"""Limit on an array of a tile's rows: images fit into a core's share of the last cache."""
 MAX_PARTS = 8
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
 MIN_ROWS = 16
@@ -134,12 +137,14 @@ class _Segment:
             else:
                 self.before.append(node)
         self.nodes = [n for n in nodes if n in self.sliced]
-        by_rows = [v.type.shape[0] for v, kind in self.kinds.items() if kind == BY_ROWS]
-        most = max(by_rows, default=batch) // batch
-        largest = min(MAX_ROWS // most, batch // 2)
-        sizes = [s for s in range(1, largest + 1) if batch % s == 0]
+        by_rows = [v.type for v, kind in self.kinds.items() if kind == BY_ROWS]
+        most = max((found.shape[0] for found in by_rows), default=batch) // batch
+        largest = max((found.nbytes for found in by_rows), default=0) / batch
+        fitting = max(min(MAX_ROWS // most, int(MAX_BYTES // max(largest, 1))), 1)
+        sizes = [s for s in range(1, min(fitting, batch // 2) + 1) if batch % s == 0]
         self.size = max(sizes, default=0)
-        self.work = sum(map(_work, self.nodes)) if self.size * most >= MAX_ROWS // 4 else 0
+        fewest = min(MAX_ROWS // 4, fitting * most)
+        self.work = sum(map(_work, self.nodes)) if self.size * most >= fewest else 0
 
     def _kinds(self, node: Value, args: list[Value], bases: list[Value]) -> list[str] | None:
         """Returns the kinds of a node's results; None unless it treats rows independently."""
@@ -300,5 +305,5 @@ def _work(node: Value) -> float:
         one, other = (a.type.size for a in node.args[:2])
         return 2.0 * float(np.sqrt(float(one) * other * size))
     if node.op in CONVOLUTIONS:
-        return 100.0 * size
+        return operations(node)
     return 4.0 * size

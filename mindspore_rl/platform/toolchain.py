@@ -117,7 +117,8 @@ def cell_library(text: str, level: int) -> Path:
     libraries = ["-lmvec"] if platform.machine() == "x86_64" and platform.libc_ver()[0] else []
     code = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
     digest = hashlib.sha256("\n".join([*flags, _version(), *code]).encode())
-    digest.update(KERNELS.read_bytes())
+    for header in sorted(KERNELS.parent.glob("*.h")):
+        digest.update(header.read_bytes())
 
     def build(path: Path) -> None:
         job = _compile([*command, "-o", str(path), *libraries, "-lm"], text)

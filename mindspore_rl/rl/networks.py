@@ -53,7 +53,7 @@ class MLP(nn.Cell):
     Args:
         in_size: features of the input.
         hidden: width of each hidden layer; () gives a linear map.
-        out_size: features of the output.
+        out_size: features of the output; None: there is no layer after the hidden ones.
         out_gain: factor on the last layer's weights: with orthogonal ones 0.01 for a policy, 1 for
             a value (Andrychowicz et al. 2021).
         seed: the job's seed.
@@ -61,6 +61,9 @@ class MLP(nn.Cell):
         activation: "tanh" or "relu", after each hidden layer.
         initial: "orthogonal": weights of gain sqrt(2), zero biases; or "uniform": both within
             ``1 / sqrt(columns)``, smaller values, with which SAC and TD3 learn much faster.
+
+    Attributes:
+        out_size: features of the output.
 
     Raises:
         ValueError: the activation or the initialiser is unknown.
@@ -70,7 +73,7 @@ class MLP(nn.Cell):
         self,
         in_size: int,
         hidden: tuple,
-        out_size: int,
+        out_size: int | None,
         out_gain: float,
         seed: int,
         name_index: int,
@@ -85,7 +88,8 @@ class MLP(nn.Cell):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}, but must be one of {sorted(known)}.")
         begin, gain = _INITIAL[initial]
-        sizes = (in_size, *hidden, out_size)
+        sizes = (in_size, *hidden, *(() if out_size is None else (out_size,)))
+        self.out_size = sizes[-1]
         layers = []
         for i, (columns, rows) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
             last = i == len(hidden)
@@ -128,7 +132,7 @@ def flat_size(spec: EnvironmentSpec) -> int:
     if spec.images:
         raise ConfigError(
             f"{spec.name} gives images, uint8 [C, H, W] = {list(spec.obs_shape)}, and layers "
-            "without convolutions know no neighbours: train ppo or impala with torso=cnn or "
+            "without convolutions know no neighbours: train ppo, a2c or impala with torso=cnn or "
             "torso=impala, or give an environment whose observations are numbers"
         )
     return math.prod(spec.obs_shape)
@@ -159,11 +163,14 @@ class ConvolutionalTorso(nn.Cell):
     Args:
         convolutions: a cell from images to images.
         mlp: the dense layers, applied to the flattened result.
+
+    Attributes:
+        out_size: features of the output.
     """
 
     def __init__(self, convolutions: nn.Cell, mlp: MLP):
         super().__init__()
-        self.convolutions, self.mlp = convolutions, mlp
+        self.convolutions, self.mlp, self.out_size = convolutions, mlp, mlp.out_size
 
     def construct(self, obs: Tensor) -> Tensor:
         """Maps [N, C, H, W] uint8 to [N, out_size] float32."""
@@ -257,12 +264,12 @@ def network(
     torso: str,
     spec: EnvironmentSpec,
     hidden: tuple,
-    out_size: int,
+    out_size: int | None,
     out_gain: float,
     seed: int,
     name_index: int,
     in_size: int = 0,
-) -> nn.Cell:
+) -> MLP | ConvolutionalTorso:
     """Makes a network for an environment's observations, [N, *torso_shape].
 
     Args:
@@ -272,7 +279,7 @@ def network(
         spec: the environment's spec.
         hidden: width of each dense hidden layer, with tanh between them, or relu after
             convolutions.
-        out_size: features of the output.
+        out_size: features of the output, see `MLP`.
         out_gain: gain of the last layer's weights, see `MLP`.
         seed: the job's seed.
         name_index: number that is unique to this network in the job; selects its initial weights.
@@ -290,6 +297,42 @@ def network(
     size = math.prod(shape)
     mlp = MLP(size, hidden, out_size, out_gain, seed, name_index, activation="relu")
     return ConvolutionalTorso(nn.SequentialCell(layers), mlp)
+
+
+def actor_critic(
+    torso: str,
+    spec: EnvironmentSpec,
+    hidden: tuple,
+    outputs: int,
+    seed: int,
+    share: bool | None = None,
+    in_size: int = 0,
+) -> tuple[nn.Cell, nn.Cell, nn.Cell]:
+    """Makes a policy and a value function, whose `name_index` are 1 and 2, of a shared torso 4.
+
+    Args:
+        torso: see `network`.
+        spec: the environment's spec.
+        hidden: see `network`.
+        outputs: features of the policy's output.
+        seed: the job's seed.
+        share: whether both have one torso: all layers except the last; None: if it is one of
+            convolutions.
+        in_size: see `network`.
+
+    Returns:
+        torso: the shared torso, or an identity.
+        policy: applied to the torso's output.
+        critic: likewise; it has one output.
+    """
+    if share is None:
+        share = torso in _CONVOLUTIONS
+    if not share:
+        policy = network(torso, spec, hidden, outputs, 0.01, seed, 1, in_size)
+        return nn.Identity(), policy, network(torso, spec, hidden, 1, 1.0, seed, 2, in_size)
+    shared = network(torso, spec, hidden, None, 1.0, seed, 4, in_size)
+    policy = MLP(shared.out_size, (), outputs, 0.01, seed, 1)
+    return shared, policy, MLP(shared.out_size, (), 1, 1.0, seed, 2)
 
 
 class TwinCritics(nn.Cell):

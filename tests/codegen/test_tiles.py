@@ -89,12 +89,16 @@ class Image(nn.Cell):
     def __init__(self):
         super().__init__()
         self.convolution = nn.Conv2d(2, 4, 3, has_bias=True)
-        self.dense = nn.Dense(64, 3)
+        self.most, self.mean = nn.MaxPool2d(3, 2, "same"), nn.AvgPool2d(2, 2)
+        self.dense = nn.Dense(32, 3)
 
     def construct(self, x):
-        return self.dense(ops.relu(self.convolution(x)).reshape(x.shape[0], 64))
+        x = ops.relu(self.convolution(x))
+        both = ops.concat((self.most(x), self.mean(x)), 1)
+        return self.dense(both.reshape(x.shape[0], 32))
 
 
+IMAGE = (lambda: Learn(Image(), plain), [_floats(24, 2, 4, 4), _floats(24, 3)])
 INDEX = np.random.default_rng(2).integers(0, 3, ROWS).astype(np.int32)
 CASES = {
     "plain": (lambda: Learn(Layers(), plain), [_floats(ROWS, 4), _floats(ROWS, 3)]),
@@ -106,7 +110,7 @@ CASES = {
         [_floats(3, 4), INDEX, _floats(ROWS, 3)],
     ),
     "rows": (Rows, [_floats(ROWS, 4)]),
-    "image": (lambda: Learn(Image(), plain), [_floats(24, 2, 4, 4), _floats(24, 3)]),
+    "image": IMAGE,
 }
 
 
@@ -164,8 +168,9 @@ def test_rows_that_meet_are_two_batches(all_tiled):
     assert "static void tile_1" in all_tiled[0]
 
 
-def test_sums_over_rows_do_not_depend_on_the_number_of_threads(all_tiled):
-    cell, inputs = CASES["plain"][0](), CASES["plain"][1]
+@pytest.mark.parametrize("case", ["plain", "image"])
+def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, all_tiled):
+    cell, inputs = CASES[case][0](), CASES[case][1]
     start = {p.name: p.asnumpy().copy() for p in cell.get_parameters()}
     outcomes = []
     for threads in (1, 3, 1, 2):
@@ -198,6 +203,18 @@ def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
     made = node("Add", *given, type=Type(x.shape, "float32"))
     (found,) = run([made], dict(zip(given, (x, row), strict=True)))
     np.testing.assert_array_equal(found, x + row)
+
+
+def test_images_and_their_pools_run_in_one_run_of_tiles_of_few_bytes(all_tiled, monkeypatch):
+    """Eight images a tile; four if the largest array of a tile, of 64 numbers an image, fits."""
+    both(IMAGE[0](), IMAGE[1])
+    monkeypatch.setattr(tiling, "MAX_BYTES", 4 * 64 * 5)
+    both(IMAGE[0](), IMAGE[1])
+    for text, rows in zip(all_tiled, (8, 4), strict=True):
+        assert "static void tile_1" not in text
+        assert f"convolution<{rows}, " in text
+        assert f"max_pool<{rows * 4}, " in text
+        assert f"average_pool<{rows * 4}, " in text
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):

@@ -73,7 +73,13 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "r2d2", "sac", "td3", "decision_transformer")
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
-UNSET = {"target_kl": 1.3e-5, "priority": 0.6, "epsilon_alpha": 7.0, "rescale": 1e-2}
+UNSET = {
+    "target_kl": 1.3e-5,
+    "priority": 0.6,
+    "epsilon_alpha": 7.0,
+    "rescale": 1e-2,
+    "share_torso": True,
+}
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
     "SingleLearnerCoarse",

@@ -4,6 +4,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from mindspore_rl import programs
+from mindspore_rl.config import to_dict
 from mindspore_rl.environments import registry as by_name
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
@@ -12,6 +13,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.rl.networks import (
     MLP,
     RunningMeanStd,
+    actor_critic,
     flat_size,
     network,
     orthogonal,
@@ -203,3 +205,40 @@ def test_rows_that_share_what_stands_behind_them():
         mlp = MLP(9, hidden, 2, 1.0, seed=1, name_index=0)
         wanted = mlp(Tensor(whole)).asnumpy()
         np.testing.assert_allclose(mlp(Tensor(own), Tensor(state)), wanted, atol=1e-5)
+
+
+ACTOR_CRITICS = ("a2c", "impala", "ppo")
+PIXELS = {"env": "probe:pixels", "torso": "cnn", "hidden": [8]}
+
+
+def _parameters(name, config):
+    """Returns the names of a network's parameters, as a saved configuration makes it."""
+    plan = {"file": str(registry.find_algorithm(name))}
+    trainer = programs.load_trainer(plan, config, by_name.spec(config["env"]))
+    return {p.name for p in trainer.actor.network.trainable_params()}
+
+
+@pytest.mark.parametrize("name", ACTOR_CRITICS)
+def test_a_run_from_before_shared_torsos_has_two(name):
+    two = _parameters(name, PIXELS)
+    assert two == _parameters(name, {**PIXELS, "share_torso": False})
+    assert sum("convolutions" in parameter for parameter in two) == 12
+    config = programs.trainer_class(registry.find_algorithm(name)).Config(torso="cnn", hidden=(8,))
+    new = _parameters(name, {**to_dict(config), **PIXELS})
+    assert new == _parameters(name, {**PIXELS, "share_torso": True})
+    assert sum("convolutions" in parameter for parameter in new) == 6
+
+
+@pytest.mark.parametrize(("torso", "env"), [("mlp", "CartPole-v1"), ("impala", "probe:pixels")])
+@pytest.mark.parametrize("hidden", [(), (8, 6)])
+def test_a_shared_torso_ends_in_its_last_hidden_layer(torso, env, hidden):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    spec = by_name.spec(env)
+    shared, policy, critic = actor_critic(torso, spec, hidden, 3, seed=1, share=True)
+    whole = network(torso, spec, hidden, 3, 0.01, seed=1, name_index=4)
+    last = (whole if torso == "mlp" else whole.mlp).layers.cell_list[-1]
+    obs = Tensor(np.ones((2, *spec.obs_shape), spec.obs_dtype))
+    features = shared(obs)
+    np.testing.assert_allclose(last(features).asnumpy(), whole(obs).asnumpy(), atol=1e-6)
+    assert policy(features).shape == (2, 3)
+    assert critic(features).shape == (2, 1)

@@ -124,6 +124,12 @@ _RULES: dict[str, _Rule] = {
     "Conv2D": _these([BY_ROWS], 0),
     "Conv2DBackpropInput": _these([BY_ROWS], 0),
     "Conv2DBackpropFilter": _these([SUM], 0, 1),
+    "MaxPool": _these([BY_ROWS], 0),
+    "MaxPoolWithArgmaxV2": _these([BY_ROWS, BY_ROWS], 0),
+    "AvgPool": _these([BY_ROWS], 0),
+    **dict.fromkeys(
+        ("MaxPoolGrad", "MaxPoolGradWithArgmaxV2", "AvgPoolGrad"), _these([BY_ROWS], 0, 1, 2)
+    ),
 }
 
 

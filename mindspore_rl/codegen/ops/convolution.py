@@ -1,59 +1,99 @@
-"""Rules of convolutions (as matrix products) and pools."""
+"""Rules of convolutions and pools."""
 
+import math
+
+import numpy as np
+
+from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.ops.registry import Call, Operand, Table
 from mindspore_rl.codegen.ops.views import extent_of
+from mindspore_rl.mindir.graph import Value
 
 ROWS = Table()
 
 
+_FUNCTIONS = {
+    "Conv2D": ("forward", "xwy"),
+    "Conv2DBackpropFilter": ("by_weights", "yxw"),
+    "Conv2DBackpropInput": ("by_input", "ywx"),
+}
+"""The function in convolution.h, and the order of images x, weights w and results y: of a node's
+arguments and last of what it computes."""
+
+
 @ROWS.row("convolution")
 def _convolution(call: Call) -> None:
-    """Emits a convolution as matrix products with the im2col columns of an image or group."""
-    op, attrs = call.node.op.replace("Transpose", "BackpropInput"), call.node.attrs
+    """Emits a convolution, for each group of channels."""
+    function, order = _FUNCTIONS[call.node.op.replace("Transpose", "BackpropInput")]
+    attrs, operands = call.node.attrs, (*call.args[:2], call.out)
     groups = attrs.get("group", 1)
     if attrs.get("format", "NCHW") != "NCHW":
         raise call.unsupported()
-    x, weight, y = {
-        "Conv2D": lambda: (call.args[0], call.args[1], call.out),
-        "Conv2DBackpropFilter": lambda: (call.args[1], call.out, call.args[0]),
-        "Conv2DBackpropInput": lambda: (call.out, call.args[1], call.args[0]),
-    }[op]()
+    x, weight, y = (operands[order.index(name)] for name in "xwy")
     (images, _, height, width), (out, channels, tall, wide) = x.shape, weight.shape
-    images, out = images * groups, out // groups  # the groups of an image are contiguous
+    out //= groups
     top, _, left, _ = attrs["pad_list"]
     (down, across), (dilated, spread) = attrs["stride"][-2:], attrs["dilation"][-2:]
-    places = y.shape[2] * y.shape[3]
-    taken = channels * tall * wide
-    window = (channels, height, width, tall, wide, down, across, top, left, dilated, spread)
-    window += y.shape[2:]
-    products = {  # m, n, k, and whether each operand is transposed
-        "Conv2D": (out, places, taken, False, False),
-        "Conv2DBackpropFilter": (out, taken, places, False, True),
-        "Conv2DBackpropInput": (taken, places, out, True, False),
-    }
-    m, n, k, *turned = products[op]
-    room = call.scratch(taken * places + m * n + k * (n + 15) + m * k + 64)
-    call.line(f"{{ float *const columns = {room}, *const part = columns + {taken * places};")
-    call.line(f"  float *const room = part + {m * n};")
-    if op != "Conv2D":
-        call.line(f"  memset({call.out.pointer}, 0, {call.out.size} * sizeof(float));")
-    call.line(f"  for (int64_t n = 0; n < {images}; n++) {{")
-    image, result = (
-        f"{x.pointer} + n * {channels * height * width}",
-        (f"{y.pointer} + n * {out * places}"),
-    )
-    weights = f"{weight.pointer} + n % {groups} * {out * taken}" if groups > 1 else weight.pointer
-    if op != "Conv2DBackpropInput":
-        call.run("columns_of", (*window, False), image, "columns")
-    if op == "Conv2D":
-        call.run("product", (m, n, k, *turned), weights, "columns", result, "room")
-    elif op == "Conv2DBackpropFilter":
-        call.run("product", (m, n, k, *turned), result, "columns", "part", "room")
-        call.line(f"    for (int64_t i = 0; i < {m * n}; i++) ({weights})[i] += part[i];")
+    places, taps = y.shape[2] * y.shape[3], tall * wide
+    if not (images and out and channels and places and taps):
+        call.line(f"memset({call.out.pointer}, 0, {call.out.size} * sizeof(float));")
+        return
+    steps = {"x": channels * height * width, "w": out * channels * taps, "y": out * places}
+    numbers = (images, steps["x"] * groups, steps["y"] * groups, channels, height, width, out)
+    numbers += (tall, wide, down, across, top, left, dilated, spread, *y.shape[2:])
+    rows = max(top + height, (y.shape[2] - 1) * down + (tall - 1) * dilated + 1)
+    columns = max(left + width, (y.shape[3] - 1) * across + (wide - 1) * spread + 1)
+    if function == "by_input":
+        room = call.scratch(taps * out * (channels + 15) + rows * columns * 32)
     else:
-        call.run("product", (m, n, k, *turned), weights, result, "columns", "room")
-        call.run("columns_of", (*window, True), image, "columns")
-    call.line("  } }")
+        room = call.scratch(channels * (taps * (out + 15) + rows * columns) + places * 32)
+    given = [operand.pointer for operand in operands]
+    if groups > 1:
+        call.line(f"for (int64_t g = 0; g < {groups}; g++)")
+        given = [f"{at} + g * {steps[name]}" for at, name in zip(given, order, strict=True)]
+    if "scale" in attrs:
+        room += f", {attrs['scale']!r}f"
+    template = ", ".join(map(str, numbers))
+    call.line(f"convolution<{template}>::{function}({', '.join(given)}, {room});")
+
+
+def operations(node: Value) -> float:
+    """Returns the number of operations of a convolution: two for each tap of each result."""
+    _, order = _FUNCTIONS[node.op]
+    values = (*node.args[:2], node)
+    weight, y = (values[order.index(name)].type for name in "wy")
+    return 2.0 * y.size * extent_of(weight.shape[1:])
+
+
+def take_bytes(blocks: list[Block]) -> bool:
+    """Makes convolutions of bytes of those of the bytes as numbers times a constant.
+
+    The constant becomes the attribute `scale`: weights are multiplied by it instead of the images.
+
+    Returns: whether there are such convolutions; the numbers are then perhaps dead.
+    """
+    found = False
+    for node in [node for block in blocks for node in block.nodes]:
+        at = {"Conv2D": 0, "Conv2DBackpropFilter": 1}.get(node.op, -1)
+        scaled = _scaled(node.args[at]) if at >= 0 else None
+        if scaled is not None:
+            node.args[at], node.attrs["scale"] = scaled
+            found = True
+    return found
+
+
+def _scaled(value: Value) -> tuple[Value, float] | None:
+    """Returns bytes and a number whose product is a value; None if it is no such product."""
+    scale = 1.0
+    while value.op in ("RealDiv", "Div", "Divs", "Mul", "Muls"):
+        op, (value, number) = value.op, value.args[:2]
+        if number.op != "constant" or np.size(number.data) != 1:
+            return None
+        factor = float(number.data)
+        scale = scale * factor if op.startswith("Mul") else scale / factor if factor else math.inf
+    if value.op != "Cast" or value.type.dtype != "float32" or not math.isfinite(scale):
+        return None
+    return (value.args[0], scale) if value.args[0].type.dtype == "uint8" else None
 
 
 @ROWS.row("max_pool")
