@@ -210,6 +210,9 @@ def _tell(plan: Any, request: Any, place: str) -> None:
     total_steps = request.config.total_steps
     print(plan_text(plan), file=sys.stderr)
     print(f"  on the {place}", file=sys.stderr)
+    if plan.device == "GPU" and gpu.architecture() > gpu.NEWEST_PLUGIN:
+        text = "this GPU is newer than MindSpore's kernels: the driver compiles them at their first"
+        print(f"  {text} start, which takes minutes", file=sys.stderr)
     if plan.steps_per_iteration > total_steps:
         text = f"total_steps is {total_steps:,}, less than an iteration has:"
         print(f"  {text} {plan.steps_per_iteration:,} steps are trained", file=sys.stderr)
