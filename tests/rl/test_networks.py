@@ -182,8 +182,9 @@ def test_pixels_pass_through_no_mlp_in_silence(name):
     assert flat_size(by_name.spec("CartPole-v1")) == 4
 
 
-def test_impala_has_no_recurrent_torso():
-    config = programs.trainer_class(registry.find_algorithm("impala")).Config
+@pytest.mark.parametrize("name", ["a2c", "impala"])
+def test_other_actor_critics_have_no_recurrent_torso(name):
+    config = programs.trainer_class(registry.find_algorithm(name)).Config
     with pytest.raises(ValueError, match="torso=gru has a state, expected mlp, cnn or impala"):
         config(torso="gru")
 
