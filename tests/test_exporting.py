@@ -21,7 +21,8 @@ def trained(tmp_path_factory):
     """A run with observations that are numbers and are normalised."""
     folder = tmp_path_factory.mktemp("exporting") / "run"
     config = {**SMALL, "normalise_obs": True}
-    return train("ppo", env="Pendulum-v1", config=config, run_dir=folder, **HERE)
+    words = {"policy": "MultipleLearners", "workers": 1, "config": config, **HERE}
+    return train("ppo", env="Pendulum-v1,max_episode_steps=20", run_dir=folder, **words)
 
 
 def test_an_onnx_file_gives_the_policys_actions(trained, tmp_path, capsys):

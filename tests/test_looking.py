@@ -41,6 +41,8 @@ def run(tmp_path_factory):
         "a2c",
         env="CartPole-v1",
         config=SMALL,
+        policy="MultipleLearners",
+        workers=1,
         total_steps=16 * 256,
         stop_return=float("nan"),
         checkpoint_every=0,

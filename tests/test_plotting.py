@@ -8,17 +8,27 @@ import numpy as np
 import pytest
 
 from mindspore_rl.cli import main as cli
+from mindspore_rl.plan.plan import load_plan, save_plan
 from mindspore_rl.trained.curves import curve, find_runs, grouped, spread
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs that differ in their seed, and one of another policy."""
+    """A run, a copy with another seed and losses, and a copy that says another policy."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, policy, seed in (("a", "GPUOnly", 1), ("b", "GPUOnly", 2), ("c", "Central", 1)):
-        words = ["train", "a2c", "--policy", policy, "--seed", str(seed), "--backend", "inproc"]
-        words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
-        assert cli.main([*words, "--run-dir", str(folder / name)]) == 0
+    words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
+    words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
+    assert cli.main([*words, "--run-dir", str(folder / "a")]) == 0
+    plan = load_plan(folder / "a")
+    other = {"policy": "Central", "environment": "CartPole-v1"}
+    for name, changes in (("b", {"config": {**plan.config, "seed": 2}}), ("c", other)):
+        shutil.copytree(folder / "a", folder / name)
+        save_plan(dataclasses.replace(plan, **changes), folder / name)
+    lines = [json.loads(line) for line in (folder / "a" / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["values"]["loss"] *= 1.5
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "b" / "metrics.jsonl").write_text(text)
     return folder
 
 

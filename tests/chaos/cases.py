@@ -207,14 +207,17 @@ COARSE, SOON = (*ENDLESS, "--workers", "1"), ("--timeout", "5")
 INTERRUPTED = Case(
     "ends", "SIGINT", COARSE, signal.SIGINT, code=130, said=("interrupted",), quick=True
 )
+SIGNAL_9 = ("killed by signal 9", LAST_GOOD)
+KILLED = Case(
+    *("ends", "a killed rank", COARSE, signal.SIGKILL, "rank 0"),
+    code=1,
+    said=("actor", *SIGNAL_9),
+    quick=True,
+)
 ENDS = (
     *in_both(
-        Case(
-            *("ends", "a killed rank", (*ENDLESS, *REPLICAS), signal.SIGKILL, "rank 0"),
-            code=1,
-            said=("actor+learner", "killed by signal 9", LAST_GOOD),
-            quick=True,
-        ),
+        KILLED,
+        also(KILLED, "replicas", "--workers", "2", *REPLICAS, said=("actor+learner", *SIGNAL_9)),
         Case("ends", "killed msrl", COARSE, signal.SIGKILL, code=-signal.SIGKILL, quick=True),
         INTERRUPTED,
         also(INTERRUPTED, "one process", *ONE_PROCESS, quick=True),
@@ -260,7 +263,7 @@ DISK = (
         FULL, name="full inodes", strike=fill_inodes, disk="size=64m,nr_inodes=150", quick=False
     ),
     REFUSED,
-    replace(REFUSED, name="tiny disk", said=(NO_SPACE,), disk="size=64k"),
+    replace(REFUSED, name="tiny disk", said=(NO_SPACE,), disk="size=64k", quick=False),
     replace(
         REFUSED,
         name="a file in its place",
@@ -278,7 +281,7 @@ GONE = Case(
     code=1,
     said=("/run",),
 )
-LONGER = ("--total-steps", "600000")
+LONGER = ("--total-steps", "300000")
 TWO = (
     GONE,
     *(

@@ -12,6 +12,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.parameters import named_parameters
 from tests.compiler import inproc
 from tests.compiler.programs import build_with, program_with
+from tests.tiers import quick
 
 FROM = (
     "from mindspore import nn, ops",
@@ -19,7 +20,7 @@ FROM = (
 )
 
 
-@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+@pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
 def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "ensemble.py", policy, 2, num_steps=4, num_envs=4)
     reference = inproc.run_reference(job, tmp_path / "reference")

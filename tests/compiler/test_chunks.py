@@ -52,7 +52,8 @@ def test_equals_the_reference(case, tmp_path):
     quick(
         [
             ("recurrent", 3, 1, "CartPole-v1"),
-            ("ppo", 3, 2, "CartPole-v1"),  # parts of 6 and of 2 environments
+            ("recurrent", 3, 2, "CartPole-v1"),  # parts of 6 and of 2 environments
+            ("ppo", 3, 2, "CartPole-v1"),
             ("dqn", 2, 1, "CartPole-v1"),
             ("ppo", 2, 1, "graph:CartPole-v1"),
         ],

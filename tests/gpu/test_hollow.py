@@ -64,6 +64,7 @@ def finished(code, text, run):
     return plan
 
 
+@pytest.mark.slow
 def test_a_job_on_one_gpu(train):
     code, text, run = train("ppo", "--policy", "GPUOnly", *ALGORITHMS["ppo"])
     finished(code, text, run)
@@ -140,6 +141,7 @@ def test_every_rank_of_two_hosts_has_a_gpu_of_its_own(cuda, train, hosts):
     assert sorted((cuda / "opened.txt").read_text().split()) == ["0", "0", "1", "1"]
 
 
+@pytest.mark.slow
 def test_a_host_has_fewer_gpus_than_its_file_says(train, hosts):
     code, text, _ = train("a2c", "--deployment", hosts(2))
     assert code == 2, text

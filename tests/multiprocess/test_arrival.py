@@ -95,6 +95,7 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     assert "the first that differs: metric entropy of update 9; before it, all are within" in said
 
 
+@pytest.mark.slow
 def test_records_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehaving):
     """A learner with a kept replay, whose lanes get as many records as their actors have made."""
     config = {"learning_starts": 0, "batch_size": 12, "n_step": 2, "priority": 0.6, "updates": 2}
@@ -161,6 +162,7 @@ def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path)
     assert outcome.env_steps == 2 * 12
 
 
+@pytest.mark.slow
 def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path, misbehaving):
     """The others do not wait for it: its late gradients make no update."""
     job = request(misbehaving("slow"), workers=3, iterations=20, staleness=1, drop_stale=True)

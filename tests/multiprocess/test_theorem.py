@@ -24,6 +24,7 @@ from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.compiler.reading_back import read_back
 from tests.datasets.files import played
+from tests.tiers import quick
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ITERATIONS = 3
@@ -124,14 +125,13 @@ QUICK = {
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "Central", "CartPole-v1", 2),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
-    ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
-    ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
+    ("td3", "MultipleLearners", "Pendulum-v1", 1),
+    ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
 }
 """Every algorithm, policy of `distribution` and number of workers once.
 
-Below are SingleLearnerFine in chunks and IMPALA with a lag.
+Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """
 
 
@@ -267,17 +267,20 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers"),
-    [
-        ("a2c", "MultipleLearners", "CartPole-v1", 2),
-        pytest.param("ppo", "MultipleLearners", "CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "GPUOnly", "graph:CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 3, marks=pytest.mark.slow),
-        pytest.param("dqn", "GPUOnly", "graph:CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "SingleLearnerFine", "CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "Central", "CartPole-v1", 2, marks=pytest.mark.slow),
-        pytest.param("mappo", "Environments", "graph:simple_tag_v3", 2, marks=pytest.mark.slow),
-    ],
+    quick(
+        [
+            ("a2c", "MultipleLearners", "CartPole-v1", 2),
+            ("ppo", "MultipleLearners", "CartPole-v1", 2),
+            ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
+            ("ppo", "GPUOnly", "graph:Pendulum-v1", 3),
+            ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+            ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2),
+            ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
+            ("ppo", "Central", "CartPole-v1", 2),
+            ("mappo", "Environments", "graph:simple_tag_v3", 2),
+        ],
+        0,
+    ),
 )
 def test_mindspores_own_cells(algorithm, policy, environment, workers, references, tmp_path):
     """MindSpore runs the cells, with its group in them: no other test takes the GPU's path."""
@@ -285,17 +288,35 @@ def test_mindspores_own_cells(algorithm, policy, environment, workers, reference
     _check(dataclasses.replace(request, cells="mindspore"), references, tmp_path)
 
 
+MEMORIES = {
+    torso: {
+        "torso": torso,
+        "num_steps": 16,
+        "segment_steps": 4,
+        "update_epochs": 2,
+        "state_size": 12,
+        "hidden": (8,),
+    }
+    for torso in ("gru", "lstm")
+}
+"""Episodes of CartPole's first policies end within a segment, and between two iterations."""
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("policy", "environment", "workers", "chunks"),
-    [
-        ("SingleLearnerFine", "CartPole-v1", 2, 2),
-        pytest.param("SingleLearnerFine", "Pendulum-v1", 3, 2, marks=pytest.mark.slow),
-        pytest.param("Environments", "CartPole-v1", 2, 3, marks=pytest.mark.slow),
-    ],
+    ("policy", "environment", "workers", "chunks", "torso"),
+    quick(
+        [
+            ("SingleLearnerFine", "CartPole-v1", 2, 2, "lstm"),
+            ("SingleLearnerFine", "CartPole-v1", 2, 2, ""),
+            ("SingleLearnerFine", "Pendulum-v1", 3, 2, ""),
+            ("Environments", "CartPole-v1", 2, 3, ""),
+        ],
+        0,
+    ),
 )
-def test_chunks_equal_reference(policy, environment, workers, chunks, references, tmp_path):
-    request = request_for("ppo", policy, environment, workers)
+def test_chunks_equal_reference(policy, environment, workers, chunks, torso, references, tmp_path):
+    request = request_for("ppo", policy, environment, workers, MEMORIES.get(torso))
     schedule = Schedule(chunks=chunks)
     request = dataclasses.replace(
         request, policy=dataclasses.replace(request.policy, schedule=schedule)
@@ -303,42 +324,39 @@ def test_chunks_equal_reference(policy, environment, workers, chunks, references
     _check(request, references, tmp_path)
 
 
+OLDER_IMAGES = {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4}
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers", "lag"),
-    [
-        ("impala", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
-        pytest.param("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param("ppo", "SingleLearnerCoarse", "Pendulum-v1", 3, 2, marks=pytest.mark.slow),
-        pytest.param(
-            "a2c", str(PROGRAMS / "crossed.py"), "CartPole-v1", 1, 1, marks=pytest.mark.slow
-        ),
-        pytest.param("dqn", "SingleLearnerCoarse", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param(
-            "sac", "SingleLearnerCoarse", "graph:Pendulum-v1", 1, 1, marks=pytest.mark.slow
-        ),
-        pytest.param("a2c", "SingleLearnerFine", "CartPole-v1", 1, 1, marks=pytest.mark.slow),
-        pytest.param("a2c", "GPUOnly", "graph:CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param("ppo", "GPUOnly", "graph:Pendulum-v1", 1, 2, marks=pytest.mark.slow),
-        pytest.param("ppo", "MultipleLearners", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param("ppo", "SingleLearnerFine", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param("ppo", "Central", "CartPole-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param("mappo", "Environments", "graph:simple_tag_v3", 2, 1, marks=pytest.mark.slow),
-        pytest.param("sac", "MultipleLearners", "Pendulum-v1", 2, 1, marks=pytest.mark.slow),
-        pytest.param(
-            "decision_transformer",
-            "SingleLearnerFine",
-            "CartPole-v1",
-            1,
-            1,
-            marks=pytest.mark.slow,
-        ),
-    ],
+    quick(
+        [
+            ("impala", "SingleLearnerCoarse", "probe:pixels", 2, 1),
+            ("impala", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+            ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+            ("ppo", "SingleLearnerCoarse", "Pendulum-v1", 3, 2),
+            ("a2c", str(PROGRAMS / "crossed.py"), "CartPole-v1", 1, 1),
+            ("dqn", "SingleLearnerCoarse", "CartPole-v1", 2, 1),
+            ("sac", "SingleLearnerCoarse", "graph:Pendulum-v1", 1, 1),
+            ("a2c", "SingleLearnerFine", "CartPole-v1", 1, 1),
+            ("a2c", "GPUOnly", "graph:CartPole-v1", 2, 1),
+            ("ppo", "GPUOnly", "graph:Pendulum-v1", 1, 2),
+            ("ppo", "MultipleLearners", "CartPole-v1", 2, 1),
+            ("ppo", "SingleLearnerFine", "CartPole-v1", 2, 1),
+            ("ppo", "Central", "CartPole-v1", 2, 1),
+            ("mappo", "Environments", "graph:simple_tag_v3", 2, 1),
+            ("sac", "MultipleLearners", "Pendulum-v1", 2, 1),
+            ("decision_transformer", "SingleLearnerFine", "CartPole-v1", 1, 1),
+        ],
+        0,
+    ),
 )
 def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
     algorithm, policy, environment, workers, lag, references, tmp_path
 ):
-    request = request_for(algorithm, policy, environment, workers)
+    options = OLDER_IMAGES if environment == "probe:pixels" else None
+    request = request_for(algorithm, policy, environment, workers, options)
     policy = dataclasses.replace(request.policy, schedule=Schedule(lag=lag))
     _check(dataclasses.replace(request, policy=policy), references, tmp_path)
 
@@ -357,15 +375,13 @@ IMAGES = {
 
 def _seeing():
     """Yields every policy except GPUOnly: no in-graph environment gives images."""
-    quick = ("cnn", "SingleLearnerCoarse", 2)
-    yield pytest.param("cnn", "SingleLearnerCoarse", 3, marks=pytest.mark.slow)
-    for case in itertools.product(IMAGES, POLICIES[:-1], (2,)):
-        if "GPUOnly" not in case:
-            yield pytest.param(*case, marks=() if case == quick else (pytest.mark.slow,))
+    seeing = [policy for policy in POLICIES[:-1] if policy != "GPUOnly"]
+    return [("cnn", "SingleLearnerCoarse", 3), *itertools.product(IMAGES, seeing, (2,))]
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("torso", "policy", "workers"), list(_seeing()))
+@pytest.mark.slow
+@pytest.mark.parametrize(("torso", "policy", "workers"), _seeing())
 def test_images_equal_reference(torso, policy, workers, references, tmp_path):
     """`_check` verifies that convolutions are native, too."""
     _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
@@ -373,36 +389,9 @@ def test_images_equal_reference(torso, policy, workers, references, tmp_path):
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-def test_images_of_older_policies_equal_reference(references, tmp_path):
-    options = {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4}
-    request = request_for("impala", "SingleLearnerCoarse", "probe:pixels", 2, options)
-    policy = dataclasses.replace(request.policy, schedule=Schedule(lag=1))
-    _check(dataclasses.replace(request, policy=policy), references, tmp_path)
-
-
-MEMORIES = {
-    torso: {
-        "torso": torso,
-        "num_steps": 16,
-        "segment_steps": 4,
-        "update_epochs": 2,
-        "state_size": 12,
-        "hidden": (8,),
-    }
-    for torso in ("gru", "lstm")
-}
-"""Episodes of CartPole's first policies end within a segment, and between two iterations."""
-
-
-def _remembering():
-    quick = {("lstm", "SingleLearnerCoarse", 2)}
-    for torso, policy, workers in itertools.product(MEMORIES, POLICIES[:-1], (2, 3)):
-        marks = () if (torso, policy, workers) in quick else (pytest.mark.slow,)
-        yield pytest.param(torso, policy, workers, marks=marks)
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(("torso", "policy", "workers"), list(_remembering()))
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("policy", POLICIES[:-1])
+@pytest.mark.parametrize("torso", MEMORIES)
 def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
     """The state of a recurrent layer: carried, stored with each step, learnt from in segments."""
     environment = CARTPOLE[policy == "GPUOnly"]
@@ -426,11 +415,14 @@ def _check(request, references, tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment"),
-    [
-        ("a2c", "MultipleLearners", "CartPole-v1"),
-        pytest.param("ppo", "MultipleLearners", "CartPole-v1", marks=pytest.mark.slow),
-        pytest.param("ppo", "GPUOnly", "graph:CartPole-v1", marks=pytest.mark.slow),
-    ],
+    quick(
+        [
+            ("a2c", "MultipleLearners", "CartPole-v1"),
+            ("ppo", "MultipleLearners", "CartPole-v1"),
+            ("ppo", "GPUOnly", "graph:CartPole-v1"),
+        ],
+        0,
+    ),
 )
 def test_runs_freely(algorithm, policy, environment, references, tmp_path):
     """Without loading the reference's state between iterations, rounding may grow but not jump."""

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from test_theorem import IMAGES, PROGRAMS, request_for
+from test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
 
 from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
@@ -70,7 +70,7 @@ def test_worked_by_hand(tmp_path):
 
 def test_images_are_sent_as_bytes(tmp_path):
     """Two images of 36 x 36, action, log_prob and reward, and two bools of each step."""
-    request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
+    request = request_for("impala", "SingleLearnerCoarse", "probe:pixels", 2, OLDER_IMAGES)
     plan, _ = prepare(request, tmp_path)
     transition = predict(plan)[0]
     assert transition.name.startswith("boundary:transition#1")

@@ -26,6 +26,7 @@ from mindspore_rl.plan.edges import edges_by_chunk
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.tiers import quick
 
 FREE = CostTable((1, 2), (0.0, 0.0))
 MACHINE = MachineCosts(2, LinkCosts(FREE, FREE, FREE, FREE), 0.0)
@@ -114,7 +115,7 @@ def test_costs_are_kept_by_what_a_fragment_exchanges(tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+@pytest.mark.parametrize("policy", quick(["Central", "MultipleLearners"], 0))
 def test_a_rehearsal_sends_what_the_plan_says_and_imports_no_mindspore(policy, tmp_path):
     asked = dataclasses.replace(request(policy, 2), num_iterations=3)
     job = predict.rehearsed(asked, tmp_path, lambda fragment, name: 0.01)

@@ -47,40 +47,6 @@ def test_what_is_lacking_is_told_at_the_deadline(mode, message):
         sample(table, KEY, 4, mode)
 
 
-def test_the_limit_is_that_of_its_formula():
-    """Steps by hand: after n > 10 inserts and k draws, |4 (n - 10) - k| is at most 20."""
-    table = Table.create(LIMITED)
-    with writing(table, [0], Wait(0.05)) as writer:
-        insert(writer, 9)
-        with pytest.raises(ReplayError, match="9 were inserted, 1 more inserts are lacking"):
-            sample(table, KEY, 1)
-        insert(writer, 1)
-        for _ in range(20):
-            sample(table, KEY, 1)
-        message = "20 samples were drawn of 10 inserts, .*; 1 more inserts are lacking"
-        with pytest.raises(ReplayError, match=message):
-            sample(table, KEY, 1)
-        with pytest.raises(ReplayError, match="3 more inserts are lacking"):
-            sample(table, KEY, 10, Order.FIFO)
-        assert table.entries["sampled"].sum() == 20  # what was held back counts nowhere
-        insert(writer, 10)
-        message = (
-            "3 inserts are held back: 20 samples were drawn of 20 inserts, .*; 4 more samples are "
-            "lacking for the first"
-        )
-        with pytest.raises(ReplayError, match=message):
-            insert(writer, 3)
-        sample(table, KEY, 8)
-        insert(writer, 2)
-        record = writer.begin(0)
-        writer.append(record, records([1], 1))
-        with pytest.raises(ReplayError, match="1 inserts are held back"):
-            writer.commit(record)
-        sample(table, KEY, 4, Order.LIFO)
-        assert writer.commit(record)
-        assert (int(table.limit["inserts"]), int(table.limit["samples"])) == (23, 32)
-
-
 def test_a_batch_that_would_wait_for_ever_is_told():
     table = Table.create(LIMITED)
     with pytest.raises(ReplayError, match="batch of 37 .* make the slack at least 20.5"):
@@ -113,17 +79,6 @@ def test_a_writer_that_comes_late_is_let_in_where_a_draw_waits_for_its_lane(most
     assert [len(batch.ids) for batch in drawn] == [8, 8]
     assert (int(table.limit["inserts"]), int(table.limit["samples"])) == (17, 16)
     assert not table.totals()[1] or not most
-
-
-def test_a_full_lane_takes_its_insert_back():
-    table = Table.create(TableSpec(COLUMNS, 2, min_records=2))
-    with writing(table, [0]) as writer:
-        insert(writer, 1)
-        writer.begin(0)
-        writer.begin(0)
-        with pytest.raises(ReplayError, match="are open"):
-            insert(writer, 1)
-    assert table.limit["inserts"] == 1
 
 
 def test_a_wait_ends_with_what_it_waits_for_and_is_no_busy_loop():
@@ -215,18 +170,6 @@ def test_a_killed_waiter_holds_nobody_up(tmp_path):
             insert(writer, 10)
         job.join(60)
         assert job.exitcode == 0
-
-
-def test_the_limit_goes_on_in_a_saved_table(tmp_path):
-    table = Table.create(LIMITED)
-    with writing(table, [0]) as writer:
-        insert(writer, 10)
-    sample(table, KEY, 18)
-    table.save(tmp_path / "saved")
-    with Table.load(tmp_path / "saved") as loaded:
-        with pytest.raises(ReplayError, match="18 samples were drawn of 10 inserts"):
-            sample(loaded, KEY, 3)
-        sample(loaded, KEY, 2)
 
 
 @pytest.mark.parametrize("lanes", [(4,), (2, 2), (1, 1, 1, 1)])

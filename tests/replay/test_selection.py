@@ -66,15 +66,6 @@ def test_records_are_drawn_by_weight():
     np.testing.assert_allclose(drawn[0].probabilities, expected[place], rtol=1e-5)
 
 
-def test_without_replacement_each_is_drawn_once():
-    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=20, lanes=2))
-    for step in range(20):
-        assert len(set(sample(table, Key(1, step), 30, Mode.DISTINCT).ids)) == 30
-    assert sorted(sample(table, Key(1, 0), 40, Mode.DISTINCT).ids) == sorted(ids)
-    with pytest.raises(ReplayError, match="41 records are to be drawn"):
-        sample(table, Key(1, 0), 41, Mode.DISTINCT)
-
-
 def test_without_replacement_two_draws_that_fall_on_one_record_are_told_apart(monkeypatch):
     table, _ = filled(range(64), TableSpec(COLUMNS, capacity=64))
     resolve, seen = table.resolve, []
@@ -123,16 +114,6 @@ def test_without_replacement_holds_while_records_are_overwritten():
     assert {len(set(ids.tolist())) for ids in drawn} == {48}
 
 
-@pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
-def test_a_batch_that_is_not_filled_takes_nothing(mode):
-    spec = TableSpec(COLUMNS, capacity=4, max_times_sampled=1, min_records=4)
-    table, ids = filled(range(4), spec)
-    with pytest.raises(ReplayError, match="5 records are to be drawn"):
-        sample(table, Key(1, 0), 5, mode)
-    assert int(table.limit["samples"]) == 0
-    assert sorted(sample(table, Key(1, 1), 4, mode).ids) == sorted(ids)
-
-
 @pytest.mark.parametrize("most", [2, 3])
 def test_draws_count_that_somebody_gets(most):
     """Without replacement: a record's last draw moves those behind it up, under other draws."""
@@ -148,33 +129,6 @@ def test_draws_count_that_somebody_gets(most):
     assert step > most and (drawn <= most).all()
     assert (drawn < most).sum() < 10  # no more than a batch lacks
     np.testing.assert_array_equal(table.entries["sampled"][0], drawn)
-
-
-def test_strata_are_served_as_long_as_each_has_what_it_is_to_give():
-    spec = TableSpec(COLUMNS, capacity=20, lanes=2, max_times_sampled=2)
-    for start in range(20):
-        table, ids = filled(range(40), spec)
-        drawn = []
-        for step in range(10):
-            found = sample(table, Key(start, step), 8, Mode.STRATIFIED)
-            assert np.isfinite(found.probabilities).all() and (found.probabilities > 0).all()
-            drawn += found.ids.tolist()
-            lanes = found.ids % 40 // 20
-            assert lanes.tolist() == [0] * 4 + [1] * 4
-        assert sorted(drawn) == sorted([*ids, *ids])
-        with pytest.raises(ReplayError, match=r"2 records .* lanes \[0, 1\] have none"):
-            sample(table, Key(start, 10), 2, Mode.STRATIFIED)
-
-
-def test_strata_of_which_one_lacks_a_record_take_nothing():
-    spec = TableSpec(COLUMNS, capacity=20, lanes=2, max_times_sampled=1)
-    table, ids = filled(range(12), spec, np.repeat([0, 1], [9, 3]))
-    for step in range(20):
-        with pytest.raises(ReplayError, match=r"8 records .* lanes \[1\] have none"):
-            sample(table, Key(1, step), 8, Mode.STRATIFIED)
-    assert not table.entries["sampled"].any()
-    assert table.totals().tolist() == [9, 3]
-    assert len(sample(table, Key(1, 0), 6, Mode.STRATIFIED).ids) == 6
 
 
 def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
@@ -194,13 +148,6 @@ def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
     stop.set()
     asking.join()
     assert sorted(drawn) == sorted(ids)
-
-
-def test_strata_are_the_lanes():
-    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4))
-    drawn = sample(table, Key(1, 0), 8, Mode.STRATIFIED)
-    lanes = np.argmax(drawn.ids[:, None] == ids, axis=1) % 4
-    assert lanes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -242,13 +189,6 @@ def test_more_records_than_whose_weights_can_be_summed_are_told():
     with pytest.raises(ReplayError, match="fewer than 8,388,608"):
         rows = np.broadcast_to(np.int64(0), (1 << 23, 1))
         make_rings([rows], rows, np.zeros(1, np.int64), np.zeros)
-
-
-def test_nothing_to_draw_from_is_told():
-    table = Table.create(TableSpec(COLUMNS, capacity=4, lanes=2))
-    for mode in Mode:
-        with pytest.raises(ReplayError, match="insert more first"):
-            sample(table, Key(1, 0), 2, mode)
 
 
 def test_probabilities_in_strata_are_those_of_the_strata():

@@ -86,7 +86,7 @@ def test_a_decision_transformer_is_told_of_rewards_and_ends(tmp_path):
 
 
 def test_samples_differ_and_wrong_observations_are_told(tmp_path):
-    policy = trained(tmp_path / "run", "ppo").policy
+    policy = trained(tmp_path / "run", "a2c").policy
     obs = np.zeros((50, 4))
     assert len(set(policy(obs).tolist())) == 1
     assert not np.array_equal(policy(obs, sample=True), policy(obs, sample=True))

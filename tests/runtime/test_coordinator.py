@@ -32,6 +32,7 @@ COMMANDS = launch.Commands(
     worker=(sys.executable, str(FAKE)),
     scheduler=(sys.executable, "-c", "import time; time.sleep(100)"),
 )
+STARTS = f"import runpy; runpy.run_path({str(FAKE)!r}, run_name='__main__')"
 LONG = 10_000  # iterations
 
 
@@ -520,14 +521,19 @@ def test_taken_port_is_told(run_dir, monkeypatch):
 
 
 @multiprocess
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_rank_whose_import_fails(run_dir, victim):
-    """The other rank waits in MPI's start, which has no deadline."""
+@pytest.mark.parametrize(
+    ("victim", "other"),
+    [
+        pytest.param(0, STARTS, marks=pytest.mark.slow),
+        pytest.param(1, STARTS, marks=pytest.mark.slow),
+        (1, "import time; time.sleep(100)"),
+    ],
+    ids=["0", "1", "of a pair"],
+)
+def test_rank_whose_import_fails(run_dir, victim, other):
+    """The other rank waits in MPI's start, which has no deadline: in a loop, or asleep."""
     code = (
-        "import os, runpy, sys\n"
-        f"if os.environ['PMI_RANK'] == '{victim}':\n"
-        "    import no_such_module\n"
-        f"runpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
+        f"import os\nif os.environ['PMI_RANK'] == '{victim}':\n    import no_such_module\n{other}"
     )
     commands = dataclasses.replace(COMMANDS, worker=(sys.executable, "-c", code))
     plan = make_plan(run_dir, num_iterations=LONG)

@@ -10,6 +10,7 @@ from mindspore_rl.errors import EnvironmentFailure, NumericsError
 from mindspore_rl.rl import random
 from mindspore_rl.runtime.rank import worker
 from tests.chaos import odd
+from tests.chaos.cases import SHORT
 from tests.compiler.inproc import PROGRAMS, request
 from tests.multiprocess.runs import ended, start
 from tests.runtime.test_worker import run
@@ -82,9 +83,8 @@ def test_environment_in_the_graph_is_named(tmp_path, policy, what, bad):
     "policy", ["SingleLearnerCoarse", pytest.param("Central", marks=pytest.mark.slow)]
 )
 def test_the_worker_is_named_whose_environment_it_was(tmp_path, policy):
-    place = ("--policy", policy, "--workers", "2", "--env", f"{odd.__file__}:Odd", "--quiet")
-    small = ("num_envs=8", "num_steps=16", "update_epochs=1")
-    job = start(tmp_path, *place, *small, environment={odd.VARIABLE: f"7 {16 + 14} spoil"})
+    words = (*SHORT[1:], "--policy", policy, "--env", f"{odd.__file__}:Odd")
+    job = start(tmp_path, *words, environment={odd.VARIABLE: f"7 {16 + 14} spoil"})
     code, _, err = ended(job, 240.0)
     assert code == 1
     name = r"rank \d \(\w+\[1\]\), iteration 1, the environment: step 13: odd, after 29 steps: "

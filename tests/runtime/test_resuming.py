@@ -70,13 +70,13 @@ def test_other_steps_leave_episodes_as_they_are(tmp_path):
 
 
 def test_a_schedule_that_had_ended_begins_anew_and_says_so(tmp_path, capsys):
-    config = {"num_envs": 2, "num_steps": 8, "learning_rate": 0.01}
+    config = {"num_envs": 2, "num_steps": 8}
     run = train("a2c", config=config, total_steps=32, run_dir=tmp_path / "run", **TINY)
     capsys.readouterr()
     further = train(resume=run, total_steps=48, run_dir=tmp_path / "further", **TINY)
     told = "total_steps was 32 and is 48 now, and schedules are of the whole: at 32 steps "
-    assert told + "learning_rate goes from 0 to 0.00333" in capsys.readouterr().err
-    assert np.isclose(further.metrics[-1]["values"]["learning_rate"], 0.01 / 3)
+    assert told + "learning_rate goes from 0 to 0.000667" in capsys.readouterr().err
+    assert np.isclose(further.metrics[-1]["values"]["learning_rate"], 0.002 / 3)
 
 
 def test_schedules_are_what_follows_from_the_steps(tmp_path):
@@ -143,7 +143,7 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
     """Such a run does not store its environment's library: a plain id was gym's then."""
     config = {"num_envs": 2, "num_steps": 8}
     words = {"env": "CartPole-v1", "config": config, **TINY}
-    run = train("a2c", total_steps=16, run_dir=tmp_path / "run", **words)
+    run = train("a2c", total_steps=32, run_dir=tmp_path / "run", **words)
     told = json.loads((run.path / "plan.json").read_text())
     assert told.pop("library") == "gymnasium"
     for message in told["messages"]:
@@ -156,10 +156,10 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
     assert run.plan.environment == "gym:CartPole-v1"
     assert isinstance(run.make_env(), gym.Env)
     assert len(run.evaluate(2)) == 2
-    words |= {"resume": run, "total_steps": 32, "run_dir": tmp_path / "further"}
+    words |= {"resume": run, "total_steps": 48, "run_dir": tmp_path / "further"}
     further = train(**words)  # with the id once more
     assert (further.plan.environment, further.plan.library) == ("gym:CartPole-v1", "gym")
-    assert newest(further)[1]["env_steps"] == 32
+    assert newest(further)[1]["env_steps"] == 48
     plan = dataclasses.replace(further.plan, environment="gymnasium:CartPole-v1")
     with pytest.raises(
         CheckpointError, match="environment is CartPole-v1 in it and gymnasium:Cart"
