@@ -274,9 +274,10 @@ def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
 )
 def test_an_operator_without_a_kernel_is_named(train, tmp_path, call, text):
     source = (hollow.ROOT / "algorithms" / "a2c.py").read_text()
-    before, after = source.split("self.policy(obs.")
+    line = "self.policy(self.torso(obs."
+    before, after = source.split(line)
     file = tmp_path / "changed.py"
-    file.write_text(f"{before}self.policy({call}.{after}")
+    file.write_text(f"{before}{line.replace('obs', call)}{after}")
     code, printed, _ = train(str(file), "--policy", "MultipleLearners")
     assert code == 2, printed
     assert text.format(before.count("\n") + 1) in printed
