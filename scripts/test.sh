@@ -10,6 +10,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup_venv.sh" test
 cd "$MSRL_ROOT"
+unset PYTHONDONTWRITEBYTECODE # else each of some hundred processes compiles all sources
 pytest=(.venv/bin/python -m pytest --durations=10 --durations-min=1)
 all=false
 names=""

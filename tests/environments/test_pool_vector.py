@@ -13,6 +13,7 @@ from mindspore_rl.environments import registry
 from mindspore_rl.environments.environment import VectorEnvironment
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
+from tests.tiers import quick
 
 NAMES = (
     "envpool:CartPole-v1",
@@ -137,10 +138,11 @@ def test_it_keeps_its_promises(capfd, recwarn):
 
 
 @pytest.mark.multiprocess
-def test_two_ranks_train_on_it(tmp_path, capsys):
+@pytest.mark.parametrize("workers", quick(["1", "2"], 0))
+def test_ranks_train_on_it(tmp_path, capsys, workers):
     run = tmp_path / "run"
     command = ["train", "a2c", "--env", "envpool:CartPole-v1", "--policy", "MultipleLearners"]
-    sizes = ["--workers", "2", "num_envs=4", "num_steps=16", "--total-steps", "192"]
+    sizes = ["--workers", workers, "num_envs=4", "num_steps=16", "--total-steps", "192"]
     assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
     assert "steps: 192 environment steps" in capsys.readouterr().out
     assert len(list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))) == 3

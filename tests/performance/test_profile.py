@@ -110,7 +110,7 @@ def run_dir(tmp_path_factory):
     """A run of real ranks."""
     folder = tmp_path_factory.mktemp("profiled") / "run"
     steps = 8 * 16 * (WARM_UP + ITERATIONS + 1)
-    words = ["train", "ppo", "--policy", "SingleLearnerCoarse", "--workers", "2", "num_steps=16"]
+    words = ["train", "a2c", "--policy", "SingleLearnerCoarse", "--workers", "2", "num_steps=16"]
     words += ["--total-steps", str(steps), "--stop-return", "nan", "--run-dir", str(folder)]
     assert cli.main([*words, "--quiet", "--profile", str(ITERATIONS)]) == 0
     return folder
