@@ -2,22 +2,12 @@
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.replay.operator import TableGather
 from mindspore_rl.replay.writer import writing
-from tests.replay.test_operator import COLUMNS, SPECS, asked, filled, gathered
-
-
-class Cell(nn.Cell):
-    def __init__(self, gather):
-        super().__init__()
-        self.gather = gather
-
-    def construct(self, ids, first):
-        obs, picture, ended, reward, whole = self.gather(ids, first)
-        return obs, picture, ended, reward * 2.0, whole
+from tests.replay.test_operator import COLUMNS, SPECS, Cell, asked, filled, gathered
 
 
 def compare(spec, window):
