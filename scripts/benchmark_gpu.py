@@ -20,13 +20,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import study
 from benchmark import Case, measure
-from peers import turns
+from peers import replay_loop, turns
 from peers.table import Program
 
 from mindspore_rl.errors import MsrlError
@@ -87,8 +86,9 @@ def _other(library: str, num_envs: int, args: argparse.Namespace) -> float:
 
 def _replay(seconds: float) -> int:
     """Prints a row for each kind of record; in a process that finds the CUDA libraries."""
-    if not os.environ.get("CUDA_HOME", "").endswith("cuda-11.6"):
-        variables = {**os.environ, **gpu.environment()}
+    needed = gpu.environment()
+    if needed.items() - os.environ.items():
+        variables = {**os.environ, **needed}
         return subprocess.run([sys.executable, *sys.argv], env=variables, check=False).returncode
     from mindspore_rl.platform import mindspore_device  # noqa: PLC0415  (needs the environment)
 
@@ -105,9 +105,9 @@ def _replay(seconds: float) -> int:
             ids = _fill(table, records)
             of_batch = batch * length * sum(column.step_bytes for column in spec.columns)
             steps = (_in_place(table, ids, batch), _copied(table, ids, batch))
-            times = [_time(step, seconds) for step in steps]
-            speeds = [f"{of_batch / each / 1e9:.2f}" for each in times]
-            row = (name, f"{of_batch // batch:,}", str(batch), *speeds, f"{times[0] * 1e6:.0f}")
+            rates = [replay_loop.rate(step, seconds) for step in steps]
+            speeds = [f"{of_batch * rate / 1e9:.2f}" for rate in rates]
+            row = (name, f"{of_batch // batch:,}", str(batch), *speeds, f"{1e6 / rates[0]:.0f}")
             print(study.line(row), flush=True)
     return 0
 
@@ -159,18 +159,6 @@ def _copied(table: Table, ids: np.ndarray, batch: int) -> Callable[[], None]:
         assert locks  # until here
 
     return step
-
-
-def _time(step: Callable[[], None], seconds: float) -> float:
-    """Returns the median time of a step in seconds."""
-    for _ in range(10):
-        step()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
 
 
 def _has(python: str, library: str) -> bool:

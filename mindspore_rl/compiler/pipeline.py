@@ -267,7 +267,7 @@ def _cells(request: JobRequest) -> str:
     """Resolves `cells` to `native` or `mindspore` and checks that the choice is possible."""
     if request.cells == "native":
         if request.device == "GPU":
-            raise ConfigError("--cells native is for the CPU; on a GPU cells are MindSpore's")
+            gpu.refuse_native_cells()
         if toolchain.compiler() is None:
             raise ConfigError(
                 "--cells native needs a C++ compiler and there is none: apt-get install g++, name "

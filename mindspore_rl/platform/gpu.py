@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from mindspore_rl.errors import MsrlError, ProgramError, install
+from mindspore_rl.errors import ConfigError, MsrlError, ProgramError, install
 from mindspore_rl.platform import interpreter
 from mindspore_rl.platform.cache import cached
 
@@ -30,9 +30,9 @@ CUDA = (11, 8)
 """Oldest CUDA version of the driver that runs NVRTC's output."""
 NEWEST = 90
 """Newest GPU architecture that NVRTC 11.8 knows; newer GPUs run its PTX too."""
-NEWEST_PLUGIN = 86
-"""Newest GPU architecture that MindSpore's plug-in has kernels for; the driver compiles them for
-newer ones at the first start and caches them. For architecture 90, ptxas took 460 s for all 407.
+NEWEST_PLUGIN = 89
+"""Newest GPU architecture that runs the machine code of MindSpore's plug-in, which is for 8.0. For
+newer ones the driver compiles its 407 modules at the first start and caches them; ptxas took 457 s.
 """
 NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
@@ -138,6 +138,11 @@ def choose(wanted: str) -> tuple[str, str]:
             return "CPU", str(error)
         raise MsrlError(f"device=gpu: {error}; use --device cpu") from error
     return "GPU", f"{len(found.gpus)} x {found.gpus[0]}"
+
+
+def refuse_native_cells() -> NoReturn:
+    """Refuses native cells on a GPU. Raises: ConfigError: always."""
+    raise ConfigError("--cells native is for the CPU; on a GPU cells are MindSpore's")
 
 
 def environment() -> dict[str, str]:

@@ -26,6 +26,8 @@ BLOCK_BYTES = 1 << 24
 """Frames are allocated in blocks of at most this size, or of one frame if that is more."""
 NUMBER = np.dtype(np.int32)
 """Type of a frame's number; 0: the frame of zeros that records have before they are written."""
+Kind = tuple[np.dtype, tuple[int, ...]]
+"""The dtype and the shape of a column's record."""
 
 
 def is_stack(dtype: np.dtype, record: Sequence[int]) -> bool:
@@ -37,6 +39,11 @@ def frames_of(dtype: np.dtype, record: Sequence[int]) -> int:
     """Returns the number of frames of a record that are stored once each; 0: none is."""
     once = is_stack(dtype, record) and math.prod(record[-2:]) >= LEAST_BYTES
     return math.prod(record[:-2]) if once else 0
+
+
+def numbers_of(record: Sequence[int]) -> Kind:
+    """Returns the kind of what a record holds of a stack: the numbers of its frames."""
+    return NUMBER, (math.prod(record[:-2]),)
 
 
 class FrameStore:

@@ -12,17 +12,16 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError, ReplayError
 from mindspore_rl.platform.resources import available_memory
 from mindspore_rl.replay.frames import (
-    NUMBER,
     FrameColumn,
     FrameRings,
     FrameStore,
+    Kind,
     frames_of,
     make_store,
+    numbers_of,
 )
 from mindspore_rl.replay.rings import Rings, make_rings
 
-Kind = tuple[np.dtype, tuple[int, ...]]
-"""The dtype and the shape of a column's record."""
 WEIGHT_BYTES = 10
 """Of a record's weight, with its share of sums and maxima."""
 
@@ -224,5 +223,4 @@ class KeptReplay:
 
 def _stored(dtype: np.dtype, record: tuple[int, ...]) -> Kind:
     """Returns the dtype and shape of what a record holds of a column: itself, or its frames."""
-    frames = frames_of(dtype, record)
-    return (NUMBER, (frames,)) if frames else (dtype, record)
+    return numbers_of(record) if frames_of(dtype, record) else (dtype, record)

@@ -20,16 +20,12 @@ import numpy as np
 
 from mindspore_rl.errors import StorageError
 from mindspore_rl.platform.cache import make_folder, replacing, writing
-from mindspore_rl.replay.frames import NUMBER, FrameColumn, FrameStore, is_stack
+from mindspore_rl.replay.frames import NUMBER, FrameColumn, FrameStore, Kind, is_stack, numbers_of
 
 FOLDER = "replay"
 """Of the segments, beside the folder of the checkpoints."""
 PIECE_BYTES = 1 << 22
 """Bytes that are read or written at once, or one row if that is more."""
-
-
-Kind = tuple[np.dtype, tuple[int, ...]]
-"""The dtype and the shape of a column's record."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ def pieces(folder: Path, replay: Replay, segment: Segment) -> Iterator[tuple[int
 
 def _stored(segment: Segment, kind: Kind) -> Kind:
     """Returns what a segment stores of a column's record: itself, or the numbers of its frames."""
-    return (NUMBER, (math.prod(kind[1][:-2]),)) if segment.has_frames_of(kind) else kind
+    return numbers_of(kind[1]) if segment.has_frames_of(kind) else kind
 
 
 def check_sizes(folder: Path, replay: Replay) -> None:

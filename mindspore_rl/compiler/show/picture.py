@@ -61,17 +61,14 @@ def _statements(tree: ast.AST, lines: set[int]) -> Iterator[tuple[int, int, str]
     def visit(node: ast.AST, depth: int) -> Iterator[tuple[int, int, str]]:
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.stmt) or not lines & _span(child):
-                yield from visit(child, depth) if not isinstance(child, ast.stmt) else ()
                 continue
-            header = isinstance(child, ast.For | ast.While | ast.If | ast.FunctionDef)
-            if header:
-                text = ast.unparse(child).splitlines()[0]
-                yield child.lineno, child.lineno, "    " * depth + text
-                yield from visit(child, depth + 1)
-            elif isinstance(child, ast.ClassDef):
+            text = "    " * depth + ast.unparse(child).splitlines()[0]
+            if isinstance(child, ast.ClassDef):
                 yield from visit(child, depth)
+            elif isinstance(child, ast.For | ast.While | ast.If | ast.FunctionDef):
+                yield child.lineno, child.lineno, text
+                yield from visit(child, depth + 1)
             else:
-                text = "    " * depth + ast.unparse(child).splitlines()[0]
                 cut = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
                 yield child.lineno, child.end_lineno or child.lineno, cut
 
@@ -122,12 +119,12 @@ class _Drawing:
         )
         ElementTree.SubElement(marker, "path", d="M0,0L8,4L0,8z")
         for number, title in enumerate(self._titles):
-            self._ground(root, 4, LINE * number + 4, 14, number)
+            self._ground(root, 4, LINE * number + 4, (LINE - 6, LINE - 6), number)
             self._write(root, 24, LINE * number, title)
         for row, text in enumerate(self._texts):
             for part, number in enumerate(own := sorted(self._colours.get(row, []))):
                 each = (self._right - 8) / len(own)
-                self._ground(root, 4 + part * each, self._y(row), each, number)
+                self._ground(root, 4 + part * each, self._y(row), (each, LINE), number)
             code = text.lstrip()
             self._write(root, 10 + CHARACTER * (len(text) - len(code)), self._y(row), code)
         taken = -float(LINE)
@@ -144,11 +141,12 @@ class _Drawing:
     def _y(self, row: int) -> float:
         return self._top + LINE * row
 
-    def _ground(self, root: ElementTree.Element, x: float, y: float, width: float, n: int) -> None:
-        place = {"x": f"{x:.0f}", "y": f"{y:.0f}", "width": f"{width:.0f}", "height": str(LINE - 6)}
-        if width > 20:
-            place |= {"height": str(LINE)}
-        ElementTree.SubElement(root, "rect", {**place, "class": f"f{n % len(COLOURS)}"})
+    def _ground(
+        self, root: ElementTree.Element, x: float, y: float, size: tuple[float, float], number: int
+    ) -> None:
+        width, height = (f"{length:.0f}" for length in size)
+        place = {"x": f"{x:.0f}", "y": f"{y:.0f}", "width": width, "height": height}
+        ElementTree.SubElement(root, "rect", {**place, "class": f"f{number % len(COLOURS)}"})
 
     def _write(self, root: ElementTree.Element, x: float, y: float, text: str) -> None:
         element = ElementTree.SubElement(root, "text", x=f"{x:.0f}", y=f"{y + 14:.0f}")
