@@ -5,6 +5,8 @@ import gc
 import mindspore as ms
 from mindspore.ops import composite
 
+from mindspore_rl.platform.convolution import use_products
+
 # A garbage collection would walk the 600,000 objects of MindSpore's import, and by default every
 # 700 new objects of a compilation start one.
 gc.freeze()
@@ -58,5 +60,6 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
         # MindSpore's threads would wait for each other at every operator: planning and the plain
         # loop take up to eight times the processor time with them.
         ms.runtime.launch_blocking()
+        use_products()
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
     ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)

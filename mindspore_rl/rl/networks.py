@@ -1,5 +1,6 @@
 """Torsos and heads, with weights that are a pure function of (seed, index); running statistics."""
 
+import functools
 import math
 
 import numpy as np
@@ -23,11 +24,17 @@ def orthogonal(shape: tuple, gain: float, seed: int, index: int | tuple) -> np.n
     Returns:
         weight: [rows, columns] float32; the same on every rank.
     """
-    rows, columns = shape
-    rng = np.random.default_rng((seed, *index) if isinstance(index, tuple) else (seed, index))
+    q = _orthonormal(*shape, *((seed, *index) if isinstance(index, tuple) else (seed, index)))
+    return np.ascontiguousarray(gain * q, dtype=np.float32)
+
+
+@functools.lru_cache(maxsize=32)
+def _orthonormal(rows: int, columns: int, *seed: int) -> np.ndarray:
+    """Draws the matrix. A trainer is made several times while its program is analysed."""
+    rng = np.random.default_rng(seed)
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.sign(np.diag(r))  # uniform over orthogonal matrices, whatever LAPACK's signs
-    return np.ascontiguousarray(gain * (q if rows >= columns else q.T), dtype=np.float32)
+    return q if rows >= columns else q.T
 
 
 def _orthogonal_layer(shape: tuple, gain: float, seed: int, index: tuple) -> tuple:
