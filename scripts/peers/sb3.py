@@ -9,6 +9,7 @@ episodes that reaches `stop_return`, and prints that.
 """
 
 import json
+import runpy
 import sys
 from typing import Any
 
@@ -55,9 +56,16 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
         "seed": config["seed"],
         "device": "cpu",
     }
+    network = "MlpPolicy"
+    if config["torso"] == "cnn":  # one torso for policy and value, as ours
+        network = "CnnPolicy"
+        arguments["policy_kwargs"] |= {
+            "net_arch": [],
+            "features_extractor_kwargs": {"features_dim": hidden[0]},
+        }
     if config["algorithm"] == "a2c":
         arguments |= {"use_rms_prop": False, "gae_lambda": config["return_lambda"]}
-        return A2C("MlpPolicy", env, **arguments)
+        return A2C(network, env, **arguments)
     arguments |= {
         "batch_size": config["num_envs"] * steps // config["num_minibatches"],
         "n_epochs": config["update_epochs"],
@@ -71,7 +79,7 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
 
         library = sbx.PPO
         arguments["policy_kwargs"]["ortho_init"] = True
-    return library("MlpPolicy", env, **arguments)
+    return library(network, env, **arguments)
 
 
 def off_policy(config: dict[str, Any], env: Any) -> Any:
@@ -96,7 +104,9 @@ def off_policy(config: dict[str, Any], env: Any) -> Any:
 def main() -> None:
     """Trains."""
     config: dict[str, Any] = json.loads(sys.argv[1])
-    env = make_vec_env(config["env"], config["num_envs"], seed=config["seed"])
+    file, _, function = config["env"].partition(":")
+    make_env: Any = runpy.run_path(file)[function] if function else file
+    env = make_vec_env(make_env, config["num_envs"], seed=config["seed"])
     if config.get("normalise_obs") or config.get("normalise_reward"):
         env = VecNormalize(
             env,

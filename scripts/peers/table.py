@@ -203,6 +203,14 @@ def _cheetah_wide() -> Row:
     return _row("cheetah-512", work, task, task.ours("MultipleLearners"), peers, Target(1.8, 2.2))
 
 
+def _pong() -> Row:
+    env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
+    task = _configured("ppo_atari", env=env, total_steps=FOREVER)
+    work = "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches"
+    ours = task.ours("MultipleLearners", start_timeout=300)
+    return _row("pong", work, task, ours, _either(task.sb3()), Target(2.0, 3.0))
+
+
 def _cheetah_learns() -> Row:
     tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
     our = _in_turn([task.ours("MultipleLearners") for task in tasks])
@@ -400,6 +408,7 @@ def rows() -> list[Row]:
         _apex(),
         _cheetah(),
         _cheetah_wide(),
+        _pong(),
         *(
             _beside_jax(
                 f"graph-{size}",
