@@ -1,6 +1,7 @@
 """Fixtures of all tests: MindSpore's settings, a check for leaks, and a summary by tier."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,13 @@ def one_core_alone(request: pytest.FixtureRequest):
     """Runs the tests of a folder that starts no ranks on one core."""
     with one_core() if request.path.parent.name in ONE_CORE else contextlib.nullcontext():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_collect():
+    """Exempts what is there from garbage collection: each compilation of MindSpore asks for one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

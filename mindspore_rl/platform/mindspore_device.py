@@ -1,6 +1,9 @@
 """Sets MindSpore's device and mode for this process."""
 
+import contextlib
 import gc
+import os
+from collections.abc import Iterator
 
 import mindspore as ms
 from mindspore.ops import composite
@@ -63,3 +66,20 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
         use_products()
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
     ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)
+
+
+@contextlib.contextmanager
+def without_jit() -> Iterator[None]:
+    """Runs functions under `mindspore.jit`, such as an optimiser's, uncompiled meanwhile.
+
+    For a single call, compilation takes far longer than the call.
+    """
+    before = os.environ.get("MS_JIT")
+    os.environ["MS_JIT"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MS_JIT"]
+        else:
+            os.environ["MS_JIT"] = before

@@ -16,6 +16,7 @@ from mindspore_rl.datasets.windows import blank_windows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, text_of
 from mindspore_rl.plan.value import reduced_count
+from mindspore_rl.platform import mindspore_device
 from mindspore_rl.purity.calls import watch
 from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
 from mindspore_rl.purity.state import DECORATED, KEPT, State
@@ -381,7 +382,8 @@ class Probe:
     @evaluates("update")
     def _update(self, op: Op, *args: Any) -> tuple:
         (method,) = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
-        method(*args)
+        with mindspore_device.without_jit():
+            method(*args)
         return ()
 
     @evaluates("env_index")
