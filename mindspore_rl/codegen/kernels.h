@@ -387,12 +387,13 @@ constexpr int terms_of(int k) {
   return steps > 1 ? (k + steps - 1) / steps : k > 0 ? k : 1;
 }
 // C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB. Rows of A are
-// LDA apart, rows of B LDB.
-template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB = TB ? K : N>
+// LDA apart, rows of B LDB, rows of C LDC.
+template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB = TB ? K : N,
+          int LDC = N>
 static void product(const float *a, const float *b, float *c, float *scratch) {
   // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
-  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K;
-  if constexpr (TB && !TA && K >= LANES && (N <= 4 || FEW)) {
+  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K && LDC == N;
+  if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
     product_dots<M, N, K, LDA, LDB>(a, b, c);
   } else {
     constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
@@ -405,10 +406,10 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
           constexpr bool PACK = TB || C % LANES;
           constexpr int STEP = PACK ? whole(C) : LDB;
           const float *const x = a + m * AM + k * AK, *y = b + k * BK + n * BN;
-          float *const z = c + m * N + n;
+          float *const z = c + m * LDC + n;
           if constexpr (PACK) pack<C, T, LDB, TB>(y, scratch), y = scratch;
-          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, STEP, N, C, true>(x, y, z);
-          else product_rows<R, V, T, AM, AK, STEP, N, C, false>(x, y, z);
+          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, STEP, LDC, C, true>(x, y, z);
+          else product_rows<R, V, T, AM, AK, STEP, LDC, C, false>(x, y, z);
         });
       });
     });
@@ -422,6 +423,14 @@ static void product_part(int64_t part, const float *a, const float *b, float *c,
     if (m == part * STEP)
       product<rows.value, N, K, TA, TB, TA ? M : K>(a + m * (TA ? 1 : K), b, c + m * N, scratch);
   });
+}
+
+// The same of its columns: each part reads few columns of a wide B, and all of A.
+template <int M, int N, int K, bool TA, bool TB, int STEP>
+static void product_columns(int64_t part, const float *a, const float *b, float *c, float *scratch) {
+  constexpr int LDA = TA ? M : K, LDB = TB ? K : N;
+  const int64_t n = part * STEP;
+  product<M, STEP, K, TA, TB, LDA, LDB, N>(a, b + n * (TB ? K : 1), c + n, scratch);
 }
 
 #include "convolution.h"

@@ -227,6 +227,15 @@ def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
     np.testing.assert_array_equal(found, x + row)
 
 
+def test_the_parts_of_a_wide_product_are_columns(all_tiled):
+    x, y = _floats(20, 128), _floats(20, 512)
+    given = tensor("x", x), tensor("y", y)
+    made = node("MatMul", *given, number(True), number(False), type=Type((128, 512), "float32"))
+    (found,) = run([made], dict(zip(given, (x, y), strict=True)))
+    assert "product_columns<128, 512, 20, true, false, 64>(part" in all_tiled[0]
+    np.testing.assert_allclose(found, x.T @ y, 1e-5, 1e-5)
+
+
 def test_images_and_their_pools_run_in_one_run_of_tiles_of_few_bytes(all_tiled, monkeypatch):
     """Eight images a tile; four if the largest array of a tile, of 64 numbers an image, fits."""
     both(IMAGE[0](), IMAGE[1])

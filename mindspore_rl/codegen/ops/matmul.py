@@ -58,11 +58,13 @@ def _product(call: Call) -> None:
     template = (m, n, k, turned_a, turned_b)
     room = call.scratch(_scratch(n, k))
     if not batch and call.parts > 1:
-        step, size = -(-m // call.parts), -(-_scratch(n, k) // 16) * 16
+        wide = n > m and n % (64 * call.parts) == 0
+        part = "product_columns" if wide else "product_part"
+        step, size = -(-(n if wide else m) // call.parts), -(-_scratch(n, k) // 16) * 16
         area = call.scratch(call.parts * size)
         values = ", ".join(str(t).lower() for t in (*template, step))
         rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
-        call.in_parts(f"  product_part<{values}>(part, {rest});")
+        call.in_parts(f"  {part}<{values}>(part, {rest});")
     elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
