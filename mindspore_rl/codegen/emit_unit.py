@@ -15,6 +15,7 @@ from mindspore_rl.codegen.ops.decompositions import compose
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
 from mindspore_rl.codegen.ops.views import as_views
 from mindspore_rl.codegen.simplify import drop_dead
+from mindspore_rl.codegen.strided import read_in_place
 from mindspore_rl.codegen.tiling import tile
 from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Type
@@ -44,6 +45,7 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
     check_overwritten(blocks)
     update_in_place(blocks)
     copy_stale(blocks)
+    read_in_place(blocks)
     for block in blocks:
         tile(block, blocks)
     shared = Shared(sources)

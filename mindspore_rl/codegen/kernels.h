@@ -141,24 +141,28 @@ static inline float total(vec v) {
   return lanes[0];
 }
 
-// The sum of f(x[i]); four vectors of partial sums, so that the order never depends on more than N.
-template <int64_t N, class F> static inline float sum_of(const float *x, F f) {
+struct number { float operator()(const float *p) const { return *p; } };
+struct lanes { vec operator()(const float *p) const { return load(p); } };
+
+// The sum of f(i, at), where at(p) reads numbers from p on; four vectors of partial sums, so that
+// the order never depends on more than N.
+template <int64_t N, class F> static inline float sum_each(F f) {
   if (N < 2 * LANES) {
     float s = 0.0f;
-    for (int64_t i = 0; i < N; i++) s += f(x[i]);
+    for (int64_t i = 0; i < N; i++) s += f(i, number());
     return s;
   }
   vec s[4] = {};
   int64_t i = 0;
   for (; i + 4 * LANES <= N; i += 4 * LANES)
-    for (int k = 0; k < 4; k++) {
-      const vec v = load(x + i + k * LANES);
-      s[k] += f(v);
-    }
-  for (; i + LANES <= N; i += LANES) s[0] += f(load(x + i));
+    for (int k = 0; k < 4; k++) s[k] += f(i + k * LANES, lanes());
+  for (; i + LANES <= N; i += LANES) s[0] += f(i, lanes());
   float rest = 0.0f;
-  for (; i < N; i++) rest += f(x[i]);
+  for (; i < N; i++) rest += f(i, number());
   return total((s[0] + s[1]) + (s[2] + s[3])) + rest;
+}
+template <int64_t N, class F> static inline float sum_of(const float *x, F f) {
+  return sum_each<N>([&](int64_t i, auto at) { return f(at(x + i)); });
 }
 struct plain { template <class T> T operator()(T x) const { return x; } };
 struct squared { template <class T> T operator()(T x) const { return x * x; } };
@@ -329,7 +333,8 @@ static inline four totals(const float *v) {
   return MIXED(a, b, 0, 1, 4, 5) + MIXED(a, b, 2, 3, 6, 7);
 }
 // C [M, N] = A [M, K] B [N, K]^T for few rows or columns: dot products along K.
-template <int M, int N, int K> static void product_dots(const float *a, const float *b, float *c) {
+template <int M, int N, int K, int LDA, int LDB>
+static void product_dots(const float *a, const float *b, float *c) {
   constexpr int WIDE = K / LANES * LANES;
   const auto last = [](const float *x) {
     float whole[LANES] = {};
@@ -339,18 +344,18 @@ template <int M, int N, int K> static void product_dots(const float *a, const fl
   in_steps<N, 4>([&](int n, auto columns) {
     in_steps<M, LANES == 16 ? 4 : 2>([&](int m, auto rows) {
       constexpr int R = rows.value, C = columns.value;
-      const float *const x = a + m * K, *const y = b + n * K;
+      const float *const x = a + m * LDA, *const y = b + n * LDB;
       vec s[R][4] = {};
       for (int k = 0; k < WIDE; k += LANES)
 #pragma GCC unroll 4
         for (int i = 0; i < R; i++)
 #pragma GCC unroll 4
-          for (int j = 0; j < C; j++) s[i][j] += load(x + i * K + k) * load(y + j * K + k);
+          for (int j = 0; j < C; j++) s[i][j] += load(x + i * LDA + k) * load(y + j * LDB + k);
       if (WIDE < K) {
         vec rest[C];
-        for (int j = 0; j < C; j++) rest[j] = last(y + j * K);
+        for (int j = 0; j < C; j++) rest[j] = last(y + j * LDB);
         for (int i = 0; i < R; i++) {
-          const vec t = last(x + i * K);
+          const vec t = last(x + i * LDA);
           for (int j = 0; j < C; j++) s[i][j] += t * rest[j];
         }
       }
@@ -382,28 +387,29 @@ constexpr int terms_of(int k) {
   return steps > 1 ? (k + steps - 1) / steps : k > 0 ? k : 1;
 }
 // C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB. Rows of A are
-// LDA apart.
-template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K>
+// LDA apart, rows of B LDB, rows of C LDC.
+template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB = TB ? K : N,
+          int LDC = N>
 static void product(const float *a, const float *b, float *c, float *scratch) {
   // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
-  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K;
-  if constexpr (TB && !TA && K >= LANES && (N <= 4 || FEW)) {
-    product_dots<M, N, K>(a, b, c);
+  constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K && LDC == N;
+  if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
+    product_dots<M, N, K, LDA, LDB>(a, b, c);
   } else {
     constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
-    constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : N, BN = TB ? K : 1;
+    constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : LDB, BN = TB ? LDB : 1;
     in_steps<M, ROWS>([&](int m, auto rows) {
       in_steps<(K > 0 ? K : 1), TERMS>([&](int k, auto terms) {
         in_steps<N, COLUMNS>([&](int n, auto columns) {
           constexpr int R = rows.value, T = K > 0 ? terms.value : 0, C = columns.value;
           constexpr int V = whole(C) / LANES;
           constexpr bool PACK = TB || C % LANES;
-          constexpr int LDB = PACK ? whole(C) : N;
+          constexpr int STEP = PACK ? whole(C) : LDB;
           const float *const x = a + m * AM + k * AK, *y = b + k * BK + n * BN;
-          float *const z = c + m * N + n;
-          if constexpr (PACK) pack<C, T, TB ? K : N, TB>(y, scratch), y = scratch;
-          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, LDB, N, C, true>(x, y, z);
-          else product_rows<R, V, T, AM, AK, LDB, N, C, false>(x, y, z);
+          float *const z = c + m * LDC + n;
+          if constexpr (PACK) pack<C, T, LDB, TB>(y, scratch), y = scratch;
+          if (TERMS < K && k > 0) product_rows<R, V, T, AM, AK, STEP, LDC, C, true>(x, y, z);
+          else product_rows<R, V, T, AM, AK, STEP, LDC, C, false>(x, y, z);
         });
       });
     });
@@ -419,6 +425,14 @@ static void product_part(int64_t part, const float *a, const float *b, float *c,
   });
 }
 
+// The same of its columns: each part reads few columns of a wide B, and all of A.
+template <int M, int N, int K, bool TA, bool TB, int STEP>
+static void product_columns(int64_t part, const float *a, const float *b, float *c, float *scratch) {
+  constexpr int LDA = TA ? M : K, LDB = TB ? K : N;
+  const int64_t n = part * STEP;
+  product<M, STEP, K, TA, TB, LDA, LDB, N>(a, b + n * (TB ? K : 1), c + n, scratch);
+}
+
 #include "convolution.h"
 
 // ---- rows of a table, probabilities ------------------------------------------------------------
@@ -432,7 +446,42 @@ template <int64_t ROWS, int64_t N> static void log_softmax(const float *x, float
     for (int64_t i = 0; i < N; i++) y[i] = x[i] - most - shift;
   }
 }
+template <int64_t N> static inline float largest(const float *x) {
+  vec m = load(x);
+  int64_t i = LANES;
+  for (; i + LANES <= N; i += LANES) {
+    const vec v = load(x + i);
+    m = (m > v) | (m != m) ? m : v;
+  }
+  float most = m[0];
+  for (int k = 1; k < LANES; k++) most = larger(most, m[k]);
+  for (; i < N; i++) most = larger(most, x[i]);
+  return most;
+}
+// Long rows: the exponentials of several rows are one loop, which fills whole vectors. Those below
+// LEAST, as of masked numbers, become 0: the vector function is slow for them.
+template <int64_t ROWS, int64_t N> static void softmax_long(const float *x, float *y) {
+  constexpr float LEAST = 1.7e-38f, LOG_LEAST = -87.0f;
+  for (int64_t r = 0; r < ROWS; r++) {
+    const float most = largest<N>(x + r * N);
+    for (int64_t i = 0; i < N; i++) y[r * N + i] = larger(x[r * N + i] - most, LOG_LEAST);
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < ROWS * N; i++) y[i] = expf(y[i]);
+  for (int64_t r = 0; r < ROWS; r++) {
+    for (int64_t i = 0; i < N; i++) y[r * N + i] = y[r * N + i] < LEAST ? 0.0f : y[r * N + i];
+    const float s = sum_of<N>(y + r * N, plain());
+    for (int64_t i = 0; i < N; i++) y[r * N + i] /= s;
+  }
+}
 template <int64_t ROWS, int64_t N> static void softmax(const float *x, float *y) {
+  if constexpr (N >= LANES) {
+    constexpr int64_t SOME = N < 4096 ? 4096 / N : 1;
+    for (int64_t r = 0; r + SOME <= ROWS; r += SOME) softmax_long<SOME, N>(x + r * N, y + r * N);
+    constexpr int64_t DONE = ROWS / SOME * SOME;
+    softmax_long<ROWS - DONE, N>(x + DONE * N, y + DONE * N);
+    return;
+  }
   for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
     float most = x[0], s = 0.0f;
     for (int64_t i = 1; i < N; i++) most = larger(most, x[i]);
@@ -451,8 +500,7 @@ static void log_softmax_grad(const float *y, const float *dy, float *dx) {
 template <int64_t ROWS, int64_t N>
 static void softmax_grad(const float *y, const float *dy, float *dx) {
   for (int64_t r = 0; r < ROWS; r++, y += N, dy += N, dx += N) {
-    float s = 0.0f;
-    for (int64_t i = 0; i < N; i++) s += y[i] * dy[i];
+    const float s = sum_each<N>([&](int64_t i, auto at) { return at(y + i) * at(dy + i); });
     for (int64_t i = 0; i < N; i++) dx[i] = y[i] * (dy[i] - s);
   }
 }
@@ -461,8 +509,7 @@ static void layer_norm(const float *x, const float *gain, const float *shift, fl
                        float *y, float *mean, float *variance) {
   for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
     const float m = mean[r] = sum_of<N>(x, plain()) / N;
-    float v = 0.0f;
-    for (int64_t i = 0; i < N; i++) v += (x[i] - m) * (x[i] - m);
+    const float v = sum_of<N>(x, [m](auto n) { return (n - m) * (n - m); });
     variance[r] = v / N;
     const float scale = 1.0f / sqrtf(v / N + epsilon);
     for (int64_t i = 0; i < N; i++) y[i] = (x[i] - m) * scale * gain[i] + shift[i];
@@ -475,16 +522,18 @@ static void layer_norm_grad(const float *x, const float *dy, const float *varian
   for (int64_t i = 0; i < N; i++) dgain[i] = dshift[i] = 0.0f;
   for (int64_t r = 0; r < ROWS; r++, x += N, dy += N, dx += N) {
     const float scale = 1.0f / sqrtf(variance[r] + epsilon);
-    float sum = 0.0f, along = 0.0f;
+    const float m = mean[r];
+    const float sum = sum_each<N>([&](int64_t i, auto at) { return at(dy + i) * at(gain + i); });
+    const float along = sum_each<N>([&](int64_t i, auto at) {
+      return at(dy + i) * at(gain + i) * ((at(x + i) - m) * scale);
+    });
+#pragma GCC ivdep
     for (int64_t i = 0; i < N; i++) {
-      const float h = (x[i] - mean[r]) * scale, d = dy[i] * gain[i];
-      sum += d;
-      along += d * h;
+      const float h = (x[i] - m) * scale;
       dgain[i] += dy[i] * h;
       dshift[i] += dy[i];
+      dx[i] = scale * (dy[i] * gain[i] - sum / N - h * (along / N));
     }
-    for (int64_t i = 0; i < N; i++)
-      dx[i] = scale * (dy[i] * gain[i] - sum / N - (x[i] - mean[r]) * scale * along / N);
   }
 }
 // x [OUTER, N, INNER] at index [COUNT] of the middle axis; zeros where there is no such row.

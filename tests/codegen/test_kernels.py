@@ -371,6 +371,29 @@ def test_products_in_blocks_agree_with_numpy(level):
     cases.check(level)
 
 
+@pytest.mark.parametrize("level", range(toolchain.level() + 1))
+def test_long_rows_agree_with_numpy(level):
+    """Softmax and layer norm of rows that fill vectors or leave a rest, masked or with NaN."""
+    cases = Cases()
+    for rows, n in ((3, 16), (70, 61), (5, 130)):
+        x, dy, gain, shift = (_floats(*shape) for shape in ((rows, n), (rows, n), (n,), (n,)))
+        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        h, scale = (x - mean) / np.sqrt(variance + 1e-5), 1 / np.sqrt(variance + 1e-5)
+        args = [x, gain, shift, 1, 1, 1e-5]
+        cases.add("LayerNorm", args, (h * gain + shift, mean, variance))
+        d = dy * gain
+        dx = scale * (d - d.mean(-1, keepdims=True) - h * (d * h).mean(-1, keepdims=True))
+        args = [x, dy, variance, mean, gain, 1, 1]
+        cases.add("LayerNormGrad", args, (dx, (dy * h).sum(0), dy.sum(0)), epsilon=1e-5)
+        x = x.copy()
+        x[:2, n // 2 :], x[1:, 0], x[2, 3] = -1e9, -np.inf, np.nan
+        soft = _softmax(x)
+        cases.add("Softmax", [x, (-1,)], soft)
+        wanted = soft * (dy - (soft * dy).sum(-1, keepdims=True))
+        cases.add("SoftmaxBackward", [dy, soft, -1], wanted)
+    cases.check(level)
+
+
 def test_empty_arrays():
     cases = Cases()
     none = np.zeros((0, 5), np.float32)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 from mindspore_rl.codegen.cfg import outputs
 from mindspore_rl.codegen.ops.elementwise import BY_CHANNEL, ELEMENTWISE
-from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
+from mindspore_rl.codegen.ops.matmul import PRODUCTS, read_of, turned
 from mindspore_rl.codegen.ops.reductions import SUMS, reduced_axes
-from mindspore_rl.codegen.ops.views import axes_of, axis_of, constant
+from mindspore_rl.codegen.ops.views import axes_of, axis_of, constant, option
 from mindspore_rl.mindir.graph import Type, Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
 
@@ -42,7 +42,7 @@ def _elementwise(node: Value, args: list[Value], batch: int) -> _Treated:
         own = arg.type.shape if isinstance(arg.type, Type) else ()
         if node.op == "Strided":
             sliced.append(True)
-            if not _strided_by_rows(node, arg):
+            if not _by_rows(node.type.shape, node.attrs["offset"], node.attrs["strides"], arg):
                 return None
         elif not isinstance(arg.type, Type) or arg.type.size == 1 or bias and position == 1:
             sliced.append(False)
@@ -55,10 +55,8 @@ def _elementwise(node: Value, args: list[Value], batch: int) -> _Treated:
     return [BY_ROWS], sliced
 
 
-def _strided_by_rows(node: Value, arg: Value) -> bool:
-    """Returns whether every row is computed from the same row of the argument."""
-    shape, strides = node.type.shape, node.attrs["strides"]
-    offset = node.attrs["offset"]
+def _by_rows(shape: tuple[int, ...], offset: int, strides: tuple[int, ...], arg: Value) -> bool:
+    """Returns whether every row of what is read is of the same row of the argument."""
     inner = zip(shape[1:], strides[1:], strict=True)
     last = offset + sum((extent - 1) * stride for extent, stride in inner)
     row = strides[0]
@@ -69,14 +67,17 @@ def _product(node: Value, args: list[Value], batch: int) -> _Treated:
     one, other = args[:2]
     turned_one, turned_other = turned(node)
     rest = [False] * (len(args) - 2)
-    ranks = len(one.type.shape), len(other.type.shape)
+    reads = read_of(node, 0), read_of(node, 1)
+    ranks = [len(read.shape) for read in reads]
     if ranks[0] > 1 and ranks[1] == 2 and not turned_one:
         return [BY_ROWS], [True, False, *rest]
-    if ranks == (2, 2) and not turned_other and one.type.shape[0] == other.type.shape[0]:
+    if ranks == [2, 2] and not turned_other and one.type.shape[0] == other.type.shape[0]:
         small = node.type.size <= MAX_SUM
         return ([SUM], [True, True, *rest]) if small else None
     if min(ranks) > 2 and ranks[0] == ranks[1]:
-        return [BY_ROWS], [True, True, *rest]
+        pairs = zip(reads, (one, other), strict=True)
+        own = all(_by_rows(read.shape, read.offset, read.strides, arg) for read, arg in pairs)
+        return ([BY_ROWS], [True, True, *rest]) if own else None
     return None
 
 
@@ -101,6 +102,31 @@ def _gather(node: Value, args: list[Value], batch: int) -> _Treated:
     return [BY_ROWS], [i == 1 for i in range(len(args))]
 
 
+def _repeated(node: Value, args: list[Value], batch: int) -> _Treated:
+    """Handles `Tile`, which must not repeat along the first axis."""
+    times, own = constant(node, 1), node.args[0].type.shape
+    same = len(times) == len(own) and times[0] == 1
+    return ([BY_ROWS], [i == 0 for i in range(len(args))]) if same else None
+
+
+def _slice_grad(node: Value, args: list[Value], batch: int) -> _Treated:
+    """Handles the gradient of a slice, which must have all of the first axis."""
+    dy, found = node.args[0].type.shape, node.type.shape
+    dropped = int(option(node, "shrink_axis_mask", 9, 0))
+    kept = bool(dy) and not dropped & 1 and len(dy) == len(found) - dropped.bit_count()
+    whole = kept and dy[0] == found[0] and constant(node, 4)[0] == 1
+    return ([BY_ROWS], [i == 0 for i in range(len(args))]) if whole else None
+
+
+def _layer_norm(node: Value, args: list[Value], batch: int) -> _Treated:
+    """Handles layer norm, which must not normalise along the first axis, and its gradient."""
+    forward = node.op == "LayerNorm"
+    if constant(node, 3 if forward else 5, -1) % len(node.args[0].type.shape) == 0:
+        return None
+    rows = 1 if forward else 4
+    return [BY_ROWS, *[BY_ROWS if forward else SUM] * 2], [i < rows for i in range(len(args))]
+
+
 def _these(kinds: Iterable[str], *sliced: int) -> _Rule:
     kinds = list(kinds)
 
@@ -110,7 +136,7 @@ def _these(kinds: Iterable[str], *sliced: int) -> _Rule:
     return rule
 
 
-_ALONG = {"Concat", "OneHot"} | {
+_ALONG = {"Concat", "OneHot", "Stack"} | {
     op
     for op, primitive in PRIMITIVES.items()
     if primitive.kernel in ("gather_along", "softmax", "softmax_grad")
@@ -121,6 +147,10 @@ _RULES: dict[str, _Rule] = {
     "BiasAddGrad": _these([SUM], 0),
     **dict.fromkeys(_ALONG, _along),
     "Gather": _gather,
+    "Tile": _repeated,
+    "StridedSliceGrad": _slice_grad,
+    "LayerNorm": _layer_norm,
+    "LayerNormGrad": _layer_norm,
     "Conv2D": _these([BY_ROWS], 0),
     "Conv2DBackpropInput": _these([BY_ROWS], 0),
     "Conv2DBackpropFilter": _these([SUM], 0, 1),

@@ -1,5 +1,7 @@
 """Rules of matrix products."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mindspore_rl.codegen.ops.registry import Call, Table, loops, place
@@ -11,38 +13,71 @@ ROWS = Table()
 PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "product")
 
 
+@dataclass(frozen=True)
+class Read:
+    """How a product of many matrices reads an argument, before it is transposed.
+
+    Attributes:
+        shape: of the matrices, for the whole batch.
+        offset: of the first element in the argument.
+        strides: of each axis, in elements; the last one is 1.
+    """
+
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...]
+
+
+def read_of(node: Value, position: int) -> Read:
+    """Returns how a product reads its first or second argument; see `strided.py`."""
+    if "reads" in node.attrs:
+        found: Read = node.attrs["reads"][position]
+        return found
+    shape = node.args[position].type.shape
+    return Read(shape, 0, tuple(strides_of(shape)))
+
+
 @ROWS.row("product")
 def _product(call: Call) -> None:
     a, b = call.args[:2]
     turned_a, turned_b = turned(call.node)
-    if not a.shape or not b.shape or a.type.dtype != "float32":
+    reads = read_of(call.node, 0), read_of(call.node, 1)
+    given_a, given_b = (read.shape for read in reads)
+    if not given_a or not given_b or a.type.dtype != "float32":
         raise call.unsupported()
-    one = a.shape if len(a.shape) > 1 else (1, *a.shape)
-    other = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+    one = given_a if len(given_a) > 1 else (1, *given_a)
+    other = given_b if len(given_b) > 1 else (*given_b, 1)
     m, k = one[-2:][::-1] if turned_a else one[-2:]
     n = other[-2] if turned_b else other[-1]
     ahead = one[:-2], other[:-2]
     batch: tuple[int, ...] = np.broadcast_shapes(*ahead)
+    if "reads" in call.node.attrs:
+        batch = call.out.shape[:-2]  # of a tile, perhaps
     if len(other) == 2 and not turned_a:
         batch, m = (), a.size // k if k else 0
     template = (m, n, k, turned_a, turned_b)
     room = call.scratch(_scratch(n, k))
     if not batch and call.parts > 1:
-        step, size = -(-m // call.parts), -(-_scratch(n, k) // 16) * 16
+        wide = n > m and n % (64 * call.parts) == 0
+        part = "product_columns" if wide else "product_part"
+        step, size = -(-(n if wide else m) // call.parts), -(-_scratch(n, k) // 16) * 16
         area = call.scratch(call.parts * size)
         values = ", ".join(str(t).lower() for t in (*template, step))
         rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
-        call.in_parts(f"  product_part<{values}>(part, {rest});")
+        call.in_parts(f"  {part}<{values}>(part, {rest});")
     elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
         head, variables = loops(batch)
         call.line(f"{{ int64_t at = 0; {head}{{")
         given = (
-            f"{x.pointer} + ({place(variables, _repeated(own, batch))}) * {size}"
-            for x, own, size in zip((a, b), ahead, (m * k, n * k), strict=True)
+            f"{x.pointer} + {read.offset} + {place(variables, _repeated(read, batch))}"
+            for x, read in zip((a, b), reads, strict=True)
         )
-        call.run("  product", template, *given, f"{call.out.pointer} + at++ * {m * n}", room)
+        apart = [read.strides[-2] for read in reads] if "reads" in call.node.attrs else []
+        call.run(
+            "  product", (*template, *apart), *given, f"{call.out.pointer} + at++ * {m * n}", room
+        )
         call.line("} }")
     if call.node.op == "Dense" and len(call.args) > 2 and call.args[2] is not None:
         bias = call.args[2].pointer
@@ -57,10 +92,11 @@ def _scratch(n: int, k: int) -> int:
     return min(k, 384) * min(n + 15, 64)
 
 
-def _repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> list[int]:
-    """Returns the strides of an array broadcast to a wider shape."""
-    strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides_of(shape), strict=True)]
-    return [0] * (len(wide) - len(shape)) + strides
+def _repeated(read: Read, wide: tuple[int, ...]) -> list[int]:
+    """Returns the strides between matrices, broadcast to a wider shape."""
+    axes = zip(read.shape[:-2], read.strides[:-2], strict=True)
+    strides = [stride if n > 1 else 0 for n, stride in axes]
+    return [0] * (len(wide) - len(strides)) + strides
 
 
 def turned(node: Value) -> tuple[bool, bool]:
