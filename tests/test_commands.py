@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from mindspore_rl import config, programs
+from mindspore_rl.cli import commands
 from mindspore_rl.cli.main import main
 from mindspore_rl.errors import CheckpointError, JobFailure, MsrlError
 from mindspore_rl.jobs import job as jobs
@@ -24,7 +26,7 @@ from mindspore_rl.jobs import registry, run_directory, training
 from mindspore_rl.plan.plan import Plan, load_plan, save_plan
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.coordinator import run as coordinator
-from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Unreached
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome, Unreached
 
 ROOT = Path(__file__).parents[1]
 
@@ -279,6 +281,15 @@ def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("env", "film"), [("Any-v0", " --video episode.mp4"), ("probe:x", "")])
+def test_a_training_ends_with_the_command_that_comes_next(env, film, tmp_path, monkeypatch, capsys):
+    plan, outcome = SimpleNamespace(environment=env, profile=0), Outcome(1, 8, 1.0, "steps", "one")
+    trained = training.Trained(tmp_path, plan, outcome)
+    monkeypatch.setattr(training, "train", lambda *_, **__: trained)
+    assert commands.train(argparse.Namespace(algorithm="ppo")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: msrl eval {tmp_path}{film}"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):

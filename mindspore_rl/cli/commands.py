@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from mindspore_rl.trained import run as runs
 
 EPISODES = 20
 """Episodes that `msrl eval` plays by default."""
+UNDRAWN = ("probe:", "pettingzoo:", "envpool:")
+"""Beginnings of the names of environments that `msrl eval` cannot film."""
 
 
 def train(args: argparse.Namespace) -> int:
@@ -36,6 +39,9 @@ def train(args: argparse.Namespace) -> int:
         print(f"run directory: {run_dir}")
         if trained.plan.profile:
             print(f"profile: msrl profile {run_dir}")
+        if outcome.checkpoint is not None:
+            film = "" if trained.plan.environment.startswith(UNDRAWN) else " --video episode.mp4"
+            print(f"next: msrl eval {shlex.quote(str(run_dir))}{film}")
     return 130 if outcome.stopped == "interrupted" else 0
 
 

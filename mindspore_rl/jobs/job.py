@@ -121,11 +121,21 @@ class Job:
     )
     stop_return: float | None = of_training(
         None,
-        "stop when the mean return of the last 100 episodes reaches R",
+        "stop when the mean return of the last 100 episodes (with --eval-every: of an evaluation) "
+        "reaches R",
         "R",
         otherwise="the environment's threshold",
         nan="never",
     )
+    eval_every: int | None = of_training(
+        None,
+        "evaluate the policy, without exploration, every N environment steps, in a process of its "
+        "own, see docs/metrics.md",
+        "N",
+        ge=1,
+        otherwise="never",
+    )
+    eval_episodes: int = of_training(10, "episodes of each of these evaluations", "N", ge=1)
     checkpoint_every: float = of_training(60.0, "time between checkpoints", "SECONDS", ge=0)
     checkpoint_replay: bool = of_training(
         True,

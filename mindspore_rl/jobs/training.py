@@ -246,6 +246,8 @@ def _options(
         deployment=request.deployment,
         on_iteration=on_iteration,
         wandb=job.wandb,
+        eval_every=job.eval_every,
+        eval_episodes=job.eval_episodes,
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the checkpoint of the highest mean return."""
+"""Keeps the checkpoint of the highest mean return: of training, or of evaluations."""
 
 import contextlib
 import os
@@ -12,8 +12,13 @@ from mindspore_rl.runtime import checkpoint
 CHOICES = "best, last or an iteration"
 
 
-def keep_best(path: Path, mean_return: float) -> None:
+def keep_best(path: Path, mean_return: float, folder: Path | None = None) -> None:
     """Keeps a checkpoint that has just been written, if none before it had a higher mean return.
+
+    Args:
+        path: of the checkpoint.
+        mean_return: of its policy, reward units.
+        folder: where it is kept; None: beside the checkpoint.
 
     The best checkpoint is a hard link to the file, `best-ITERATION-RETURN.npz`, which takes no disk
     space while that checkpoint exists; a copy where the file system has no hard links.
@@ -21,7 +26,7 @@ def keep_best(path: Path, mean_return: float) -> None:
     Raises:
         OSError: it cannot be written; the previous best checkpoint stays.
     """
-    folder = path.parent
+    folder = folder or path.parent
     before = _found(folder)
     if before and _return_of(before[-1]) >= mean_return:
         return
@@ -29,15 +34,20 @@ def keep_best(path: Path, mean_return: float) -> None:
     temporary = folder / "best.tmp"
     temporary.unlink(missing_ok=True)
     try:
-        try:
-            os.link(path, temporary)
-        except OSError:
-            shutil.copyfile(path, temporary)
+        link_or_copy(path, temporary)
         commit(temporary, folder / f"best-{number}-{mean_return:.6g}.npz")
     finally:
         temporary.unlink(missing_ok=True)
     for old in before:
         old.unlink()
+
+
+def link_or_copy(path: Path, other: Path) -> None:
+    """Gives a file another name, or copies it where there are no hard links. Raises: OSError."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
 
 
 def chosen(folder: Path, which: str) -> Path:
@@ -54,7 +64,7 @@ def chosen(folder: Path, which: str) -> Path:
         if found := _found(folder):
             return found[-1]
         raise CheckpointError(
-            f"{folder} has no best checkpoint: none was written after 100 episodes had ended; "
+            f"{folder} has no best checkpoint: none was evaluated, or written after 100 episodes; "
             "take the last one, or one by its iteration"
         )
     if not which.isdecimal():

@@ -1,6 +1,7 @@
 """`msrl plot RUN...`: learning curves with the spread over seeds."""
 
 import argparse
+import itertools
 import sys
 from array import array
 from collections import defaultdict
@@ -14,7 +15,7 @@ import numpy as np
 from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.plan.plan import PLAN_FILE, load_plan
 from mindspore_rl.platform.cache import writing
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
 
 AXES = {
     "env_steps": "environment steps",
@@ -149,7 +150,9 @@ def curve(run: Path, metric: str, over: str) -> Curve:
     """
     path = run / METRICS_FILE
     points, names = array("d"), set[str]()
-    for line in read_lines(path):
+    evaluations = run / EVALUATIONS_FILE
+    more = read_lines(evaluations) if evaluations.exists() else ()
+    for line in itertools.chain(read_lines(path), more):
         row = flat(line)
         names |= row.keys()
         if row.get(metric) is not None:
@@ -157,11 +160,12 @@ def curve(run: Path, metric: str, over: str) -> Curve:
     if names and not points and metric not in names:
         raise MsrlError(f"{path} has no {metric}; it has {', '.join(sorted(names - set(AXES)))}")
     x, y = np.array(points).reshape(-1, 2).T
+    order = np.argsort(x, kind="stable")  # evaluations are recorded as they are done
     plan = load_plan(run)
     workers = f", {plan.workers} workers" if plan.workers > 1 else ""
     kind = f"{plan.algorithm['name']} on {plan.environment}, {plan.policy}{workers}"
     config = {key: value for key, value in plan.config.items() if key not in ("seed", "env")}
-    return Curve(kind, config, x, y)
+    return Curve(kind, config, x[order], y[order])
 
 
 def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:

@@ -34,7 +34,7 @@ def evaluate(
     seed: int,
     sample: bool,
     env: str | None = None,
-    which: str = "last",
+    which: str | Path = "last",
     watch: Watch | None = None,
     assignments: Sequence[str] = (),
     film: Film | None = None,
@@ -50,7 +50,7 @@ def evaluate(
         seed: of the environments, and of actions if they are sampled.
         sample: acts as in training, instead of by `Actor.act_greedily` if the actor has it.
         env: name of an environment like the one of the training; None: that one.
-        which: checkpoint, see `best_checkpoint.chosen`.
+        which: checkpoint, see `best_checkpoint.chosen`, or its file.
         watch: called with every step.
         assignments: `key=value` for keys of the configuration that differ from training.
         film: records the first environment's episode.
@@ -151,7 +151,7 @@ def build_trained(
     episodes: int,
     seed: int,
     env: str | None = None,
-    which: str = "last",
+    which: str | Path = "last",
     assignments: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
     """Builds a run's trainer with the parameters of a checkpoint, for evaluation.
@@ -160,7 +160,9 @@ def build_trained(
     """
     plan = load_plan(run_dir)
     folder = run_dir / checkpoint.FOLDER
-    if which == "last":
+    if isinstance(which, Path):
+        path = which
+    elif which == "last":
         path, _, damaged = checkpoint.load_newest(folder, replay=False)
         for text in damaged:
             print(f"msrl: {text}", file=sys.stderr)

@@ -17,7 +17,7 @@ from mindspore_rl.jobs import training
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.jobs.run_directory import check_trusted, earlier_job, tell_copies
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
 from mindspore_rl.trained import curves
 from mindspore_rl.trained import export as exporting
@@ -131,6 +131,12 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: one an iteration, in very long runs one a second."""
         return list(read_lines(self.path / METRICS_FILE))
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The lines of evaluations.jsonl; none without `eval_every`."""
+        path = self.path / EVALUATIONS_FILE
+        return list(read_lines(path)) if path.exists() else []
 
     def evaluate(
         self,

@@ -10,6 +10,7 @@ from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
+    Evaluated,
     Examine,
     Fail,
     Finish,
@@ -29,6 +30,7 @@ from mindspore_rl.runtime.coordinator.state_machine import (
     GONE_S,
     LAUNCH_S,
     MIN_EPISODES,
+    MOST_EVALUATIONS,
     JobOptions,
     Monitor,
     Stalled,
@@ -43,7 +45,7 @@ CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0
 class Job:
     """A monitor of a learner, the leader, and two actors, with a clock that the test sets."""
 
-    def __init__(self, here=False, stop_return=None, **fields):
+    def __init__(self, here=False, stop_return=None, eval_every=None, **fields):
         fragments = (
             FragmentPlan("learner", "learner.py", 0, ((0, 8),), (), ("learn",), ("learn",), True),
             FragmentPlan("actor", "actor.py", 1, ((0, 4), (4, 8)), (), (), (), False),
@@ -55,6 +57,7 @@ class Job:
             stop_return,
             checkpoint_every_s=CHECKPOINT_S,
             start_timeout_s=START_TIMEOUT_S,
+            eval_every=eval_every,
         )
         self.now = 100.0
         self.monitor = Monitor(self.plan, options, self.now, here)
@@ -164,6 +167,30 @@ def test_the_leader_is_told_once_when_the_threshold_is_reached():
     assert job.on(Logged(10.0, 500), Logged(11.0, 500)) == [Tell("stop")]
     assert job.monitor.outcome(12.0, interrupted=False).mean_return == 10.0
     assert Job(stop_return=math.nan).running().on(Logged(10.0, 500)) == []
+
+
+def test_evaluations_have_checkpoints_of_their_own_and_decide_the_end():
+    job = Job(stop_return=10.0, eval_every=20, num_iterations=999).running()
+
+    def saved(iteration):
+        return job.on(Heard(0, {"kind": "checkpoint", "iteration": iteration, "path": "one"}))
+
+    assert job.on(Logged(99.0, 500)) == job.tick() == []  # 8 steps, which explored
+    assert saved(1) == [Saved("one")]
+    job.iteration(3)
+    assert (job.tick(), job.tick()) == ([Tell("checkpoint")], [])
+    assert (saved(3), saved(3)) == ([Saved("one", evaluate=True)], [Saved("one")])
+    job.iteration(4)
+    assert job.tick() == job.on(Evaluated(9.0)) == []  # before the next multiple, 40
+    for number in range(5, 5 + 3 * MOST_EVALUATIONS, 3):
+        job.iteration(number)
+        assert job.tick() == [Tell("checkpoint")]
+        saved(number)
+    job.iteration(99)
+    assert job.tick() == []  # all of them wait
+    assert job.on(Evaluated(10.0)) == [Tell("stop")]
+    assert saved(100) == [Saved("one", evaluate=True)]
+    assert job.monitor.outcome(99.0, interrupted=False).mean_return == 10.0
 
 
 def test_checkpoints_are_asked_for_once_all_ranks_are_there():

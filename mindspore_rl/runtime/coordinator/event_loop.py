@@ -14,9 +14,12 @@ from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.best_checkpoint import keep_best
+from mindspore_rl.runtime.checkpoint import FOLDER
+from mindspore_rl.runtime.coordinator.evaluator import Evaluator
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Enough,
+    Evaluated,
     Event,
     Examine,
     Fail,
@@ -64,6 +67,7 @@ class Watch:
     Args:
         interruption: counts the user's signals.
         here: whether the ranks run in this process.
+        evaluator: evaluates checkpoints; None: none does.
 
     Attributes:
         error: the exception of the user's function, to be raised once the job has ended.
@@ -78,11 +82,13 @@ class Watch:
         interruption: Interruption,
         run_dir: Path,
         here: bool = False,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self.plan, self.options, self.metrics = plan, options, metrics
         self.interruption = interruption
         self.monitor = Monitor(plan, options, time.monotonic(), here)
         self._stamps, self._run_dir = stamps, run_dir
+        self._evaluator = evaluator
         self._processes: JobProcesses | None = None
         self._listener: socket.socket | None = None
         self._peers: list[Peer] = []
@@ -130,6 +136,7 @@ class Watch:
                 self._accept()
             elif key.data is not None and key.data in self._peers:
                 self._read(key.data, now)
+        self._look_at_evaluations(now)
         self._on(self._tick(), now)
         return self._finished
 
@@ -216,8 +223,11 @@ class Watch:
                     )
                     self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
                     self._show(line, now)
-                case Saved(path):
-                    self._keep_best(Path(path))
+                case Saved(path, evaluate):
+                    if self.options.eval_every is None:
+                        self._keep_best(Path(path))
+                    elif evaluate:
+                        self._evaluate(Path(path))
                 case Fail(failure):
                     raise failure
                 case Examine():
@@ -235,6 +245,46 @@ class Watch:
             keep_best(path, mean_return)
         except OSError as error:  # the checkpoint itself is already written
             self.metrics.note(f"the best checkpoint is not kept: {error}")
+
+    def _evaluate(self, path: Path) -> None:
+        if self._evaluator is None:
+            return
+        try:
+            self._evaluator.give(path, self.metrics.wall_s)
+        except OSError as error:
+            self.metrics.note(f"{path} is not evaluated: {error}")
+
+    def _look_at_evaluations(self, now: float) -> None:
+        """Records the evaluations that are done."""
+        if self._evaluator is None:
+            return
+        for done in self._evaluator.take():
+            mean_return = self.metrics.evaluated(done)
+            try:
+                keep_best(done.path, mean_return, self._run_dir / FOLDER)
+                self._evaluator.forget(done)
+            except OSError as error:
+                self.metrics.note(f"the best checkpoint is not kept: {error}")
+            if not self._finished:
+                self._on(Evaluated(mean_return), now)
+        if failed := self._evaluator.failed():
+            self.metrics.note(f"{failed}; the job goes on without evaluations")
+            self._evaluator = None
+
+    def evaluate_rest(self) -> None:
+        """Waits for the evaluations of the last checkpoints, until the user interrupts it."""
+        if self._evaluator is not None and self._evaluator.waiting and self.options.progress:
+            self.metrics.note("Evaluating the last checkpoints; interrupt to leave them out.")
+        since, waiting = time.monotonic(), 0
+        while self._evaluator is not None and self._evaluator.waiting:
+            now = time.monotonic()
+            if self._evaluator.waiting != waiting:
+                since, waiting = now, self._evaluator.waiting
+            if self.interruption.poll() or now - since > self.options.start_timeout_s:
+                self.metrics.note(f"Checkpoints without an evaluation: {waiting}.")
+                return
+            self._evaluator.wait(TICK_S)
+            self._look_at_evaluations(now)
 
     def _show(self, line: dict[str, Any], now: float) -> None:
         """Passes a line of metrics to the user's function, until that returns False."""

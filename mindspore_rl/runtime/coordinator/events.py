@@ -54,6 +54,13 @@ class Logged:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """A checkpoint was evaluated; `mean_return` is that of its policy."""
+
+    mean_return: float
+
+
+@dataclass(frozen=True)
 class Enough:
     """The user's function has returned False: the job is to stop."""
 
@@ -75,7 +82,7 @@ class Tick:
     living: frozenset[int] | None = None
 
 
-Event = Heard | Closed | Interrupted | Logged | Enough | Tick
+Event = Heard | Closed | Interrupted | Logged | Evaluated | Enough | Tick
 
 
 # ---- orders ------------------------------------------------------------------------------------
@@ -108,9 +115,10 @@ class Log:
 
 @dataclass(frozen=True)
 class Saved:
-    """Reports that a checkpoint has been written."""
+    """Reports that a checkpoint has been written; `evaluate` if it is to be evaluated."""
 
     path: str
+    evaluate: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from rich.console import Console
@@ -20,9 +21,10 @@ from tensorboardX.summary import hparams, scalar
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform.cache import writing
+from mindspore_rl.runtime.coordinator.evaluator import Evaluation
 from mindspore_rl.runtime.coordinator.wandb import Tracked
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
 RETURN = "episode/mean_return"
 WHOLE_LINES = 100_000
 """Lines of a file that cover one iteration each; each later line covers one second."""
@@ -79,6 +81,7 @@ class Metrics:
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
             self._lines = _forget_after(self._path, start_steps)
+            _forget_evaluations(run_dir / EVALUATIONS_FILE, start_steps)
             # Whole lines are written, once a second: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
             self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
@@ -163,6 +166,28 @@ class Metrics:
             self._show()
         return told
 
+    @property
+    def wall_s(self) -> float:
+        """The time that a line would have now, seconds."""
+        return round(self._clock() - self._started, 6)
+
+    def evaluated(self, done: Evaluation) -> float:
+        """Records an evaluation, as a line of `evaluations.jsonl`. Returns: its mean return."""
+        mean, std = fmean(done.returns), pstdev(done.returns)
+        values = {"eval/mean_return": mean, "eval/std_return": std}
+        line = {"iteration": done.iteration, "env_steps": done.env_steps, "wall_s": done.wall_s}
+        path = self._path.with_name(EVALUATIONS_FILE)
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "values": values}) + "\n")
+        self._record(done.env_steps, values)
+        if self._progress:
+            count = f"{len(done.returns)} episode{'s' * (len(done.returns) != 1)}"
+            self.note(
+                f"evaluation at {done.env_steps:,} steps: return {mean:.1f} +- {std:.1f} over "
+                f"{count}"
+            )
+        return mean
+
     def end_line(self, iteration: int) -> None:
         """Ends a line at this iteration: a restart resumes after it."""
         if self._last is not None and self._last["iteration"] >= iteration:
@@ -226,14 +251,18 @@ class Metrics:
             "speed/steps_per_second": self._last["steps_per_second"],
         }
         scalars |= {f"train/{name}": value for name, value in self._last["values"].items()}
+        self._record(self._last["env_steps"], scalars)
+
+    def _record(self, env_steps: int, scalars: Mapping[str, float | None]) -> None:
+        """Writes scalars to TensorBoard, and to Weights & Biases."""
         if self._tracked:
-            self._tracked.log(self._last["env_steps"], scalars)
+            self._tracked.log(env_steps, scalars)
         with writing(self._path.parent / "tensorboard"):
             for tag, value in scalars.items():
                 if value is not None:
-                    step, summary = self._last["env_steps"], scalar(tag, value)
+                    summary = scalar(tag, value)
                     self._tensorboard.write_event(
-                        Event(wall_time=time.time(), step=step, summary=summary)
+                        Event(wall_time=time.time(), step=env_steps, summary=summary)
                     )
 
     def _show(self) -> None:
@@ -324,6 +353,13 @@ def _forget_after(path: Path, env_steps: int) -> int:
             break
         file.truncate(kept)
     return lines
+
+
+def _forget_evaluations(path: Path, env_steps: int) -> None:
+    """Removes the lines of evaluations after `env_steps`, which are in no order."""
+    if path.exists():
+        kept = [line for line in read_lines(path) if line["env_steps"] <= env_steps]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
 
 
 def _start_events(folder: Path, start_steps: int) -> EventsWriter:

@@ -21,6 +21,7 @@ from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
+from mindspore_rl.runtime.coordinator.evaluator import Evaluator
 from mindspore_rl.runtime.coordinator.event_loop import Peer, Watch
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobProcesses, pin_cores
@@ -64,8 +65,10 @@ def run_job(
         options.tell("run", str(run_dir.resolve()))
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
-        here = plan.in_one_process
-        watch = Watch(plan, options, metrics, stamps, interruption, run_dir, here)
+        here, evaluator = plan.in_one_process, None
+        if options.eval_every:  # before the job's processes, which all end before it
+            evaluator = stack.enter_context(Evaluator(run_dir, options.eval_episodes))
+        watch = Watch(plan, options, metrics, stamps, interruption, run_dir, here, evaluator)
         stack.callback(watch.close)
         try:
             if here:
@@ -82,7 +85,9 @@ def run_job(
             done = {rank: count for rank, (count, _) in watch.monitor.traffic.items()}
             counts = [found for _, found in watch.monitor.traffic.values()]
             write(plan, run_dir, iterations_done(plan, done), counts)
-        return watch.outcome()
+        outcome = watch.outcome()
+        watch.evaluate_rest()
+        return outcome
 
 
 def _run_ranks(watch: Watch, run_dir: Path, commands: Commands) -> None:

@@ -4,6 +4,7 @@ This module reads no clock, socket, file or process: `event_loop.py` does, and c
 orders.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from mindspore_rl.plan.traffic import Counts
 from mindspore_rl.runtime.coordinator.events import (
     Closed,
     Enough,
+    Evaluated,
     Event,
     Examine,
     Fail,
@@ -43,6 +45,8 @@ SUSPENDED_S = 2.0
 LAUNCH_S, GONE_S = 10.0, 1.0
 """Seconds that a rank may lack a process before all ranks have had one, and after that."""
 MIN_EPISODES = 100
+MOST_EVALUATIONS = 10
+"""While as many checkpoints wait for their evaluation, no more are given to it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class JobOptions:
 
     Attributes:
         total_steps: environment steps at which the job ends, for the display; the plan decides.
-        stop_return: mean return of the last 100 episodes at which the job ends, reward units.
+        stop_return: mean return at which the job ends, reward units: of the last 100 episodes, or
+            of an evaluation if there are any.
         start_timeout_s: the deadline of every wait until every rank has done an iteration: imports,
             forming the group and compilation; after that the plan's `timeout_s` holds.
         start_steps: environment steps already done, in a resumed job.
@@ -61,6 +66,8 @@ class JobOptions:
         tell: called with `run` and the run directory, and with `ends` and the exit code if this
             process must end at once; returns whether the message was delivered.
         wandb: project of Weights & Biases that gets the metrics; empty: none.
+        eval_every: environment steps between two evaluations; None: there are none.
+        eval_episodes: number of episodes of an evaluation.
     """
 
     progress: bool
@@ -73,6 +80,8 @@ class JobOptions:
     on_iteration: Callable[[dict[str, Any]], object] | None = None
     tell: Callable[[str, object], bool] = lambda what, value: True
     wandb: str = ""
+    eval_every: int | None = None
+    eval_episodes: int = 10
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ class Outcome:
 
     Attributes:
         env_steps: since the start of the run, over all environments.
-        mean_return: of the last 100 episodes, reward units; at the moment the threshold was
-            reached, if it was.
+        mean_return: of the last 100 episodes, reward units; if the threshold was reached, the mean
+            return that reached it.
         stopped: `threshold`, `steps`, `on_iteration` or `interrupted`.
         checkpoint: the last one written (or resumed from).
     """
@@ -130,6 +139,8 @@ class Monitor:
         self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
         self._ordered = 0  # the iteration after which the last checkpoint was asked for
+        self._evaluate_at, self._to_evaluate, self._evaluations = 0.0, False, 0
+        self._plan_evaluation()
         self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = now
         self._missed_s: float | None = now
@@ -158,6 +169,9 @@ class Monitor:
                 return self._obey(count, now)
             case Logged(mean_return, episodes):
                 return self._compare(mean_return, episodes)
+            case Evaluated(mean_return):
+                self._evaluations -= 1
+                return self._reach(mean_return)
             case Enough():
                 self._enough = True
                 return self._tell_leader("stop")
@@ -207,10 +221,19 @@ class Monitor:
         # One checkpoint an iteration suffices: orders in direct succession would keep the leader
         # from the next iteration.
         fresh = self._iteration > self._ordered
-        if fresh and now - self._checkpoint_s >= self.options.checkpoint_every_s:
+        evaluate = self._env_steps >= self._evaluate_at and self._evaluations < MOST_EVALUATIONS
+        if fresh and (evaluate or now - self._checkpoint_s >= self.options.checkpoint_every_s):
             self._checkpoint_s, self._ordered = now, self._iteration
+            if evaluate:
+                self._to_evaluate = True
+                self._plan_evaluation()
             return self._tell_leader("checkpoint")
         return []
+
+    def _plan_evaluation(self) -> None:
+        """Sets the steps of the next evaluation, the next multiple of `eval_every`."""
+        every = self.options.eval_every
+        self._evaluate_at = (self._env_steps // every + 1) * every if every else math.inf
 
     # ---- messages --------------------------------------------------------------------------
 
@@ -226,7 +249,7 @@ class Monitor:
                 return self._line(self._joined.add(message))
             case "checkpoint":
                 self._checkpoint = message["path"]
-                return [Saved(message["path"])]
+                return [Saved(message["path"], self._is_to_evaluate(message))]
             case "note":
                 name = self.plan.rank_name(rank)
                 return [Note(f"{name}, iteration {message['iteration']}: {message['note']}")]
@@ -254,14 +277,27 @@ class Monitor:
         return [Log(self._iteration, self._env_steps, values, episodes, age_s)]
 
     def _compare(self, mean_return: float | None, episodes: int) -> list[Order]:
-        goal = self.options.stop_return
-        if goal is None or mean_return is None or self._reached is not None:
+        if self.options.eval_every or mean_return is None or episodes < MIN_EPISODES:
             return []
+        return self._reach(mean_return)
+
+    def _reach(self, mean_return: float) -> list[Order]:
+        """Orders the end of the job if a mean return is the one that ends it."""
+        goal = self.options.stop_return
         # A goal of NaN is never reached.
-        if episodes < MIN_EPISODES or not mean_return >= goal:
+        if goal is None or self._reached is not None or not mean_return >= goal:
             return []
         self._reached = mean_return
         return self._tell_leader("stop")
+
+    def _is_to_evaluate(self, saved: dict[str, Any]) -> bool:
+        """Returns whether a checkpoint was asked for to be evaluated, or is the last one."""
+        if self.options.eval_every is None:
+            return False
+        found = self._to_evaluate or not self._too_early(saved["iteration"])
+        self._to_evaluate = False
+        self._evaluations += found
+        return found
 
     def _too_early(self, iteration: int) -> bool:
         told = self._reached is not None or self._enough
