@@ -38,6 +38,7 @@ ALGORITHMS = {
     "impala": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
+    "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "r2d2": (
         {
             "num_steps": 4,
@@ -71,12 +72,17 @@ ALGORITHMS = {
 SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
-SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "r2d2", "sac", "td3", "decision_transformer")
+SHIPPED = (
+    *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
+    "decision_transformer",
+)
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
 UNSET = {
     "target_kl": 1.3e-5,
     "priority": 0.6,
+    "atoms": 11,
+    "munchausen": 0.9,
     "epsilon_alpha": 7.0,
     "rescale": 1e-2,
     "share_torso": True,
@@ -107,6 +113,7 @@ FIRST = {
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
@@ -124,6 +131,7 @@ QUICK = {
     ("a2c", "Environments", "CartPole-v1", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "Central", "CartPole-v1", 2),
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
