@@ -192,7 +192,7 @@ class DQNLearner(Learner):
     def policy(self, value, final_obs, noise):
         """Returns: probabilities of the next actions `[n, actions]`, and their values.
 
-        From Munchausen's values (equation 1 of the paper) the policy's log-probability is taken.
+        Munchausen's values are less temperature times the action's log-probability.
         """
         config = self.config
         if config.munchausen:

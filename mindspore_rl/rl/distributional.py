@@ -32,6 +32,20 @@ def quantile_loss(value: Tensor, target: Tensor) -> Tensor:
     return (weight * huber_loss(value, target)).mean(2).sum(1)
 
 
+def lowest_quantiles(critics: tuple, dropped: int) -> Tensor:
+    """Returns all critics' quantiles without the highest (TQC, Kuznetsov et al. 2020).
+
+    Args:
+        critics: tuple of [N, k] float32, quantiles by each critic.
+        dropped: number of quantiles that are left out, for each critic, less than k.
+
+    Returns:
+        quantiles: [N, len(critics) * (k - dropped)] float32, ascending.
+    """
+    ordered, _ = ops.sort(ops.concat(critics, 1), 1)
+    return ordered[:, : ordered.shape[1] - dropped * len(critics)]
+
+
 def project(probability: Tensor, place: Tensor, atoms: Tensor) -> Tensor:
     """Moves probabilities to the nearest atoms (Bellemare et al. 2017, arXiv 1707.06887, eq. 7).
 

@@ -284,7 +284,7 @@ def unscaled(value: Tensor, epsilon: float) -> Tensor:
 def munchausen_reward(
     value: Tensor, action: Tensor, scale: float, temperature: float, lowest: float = -1.0
 ) -> Tensor:
-    """Returns what Munchausen Q-learning adds to a reward (Vieillard et al. 2020, eq. 1).
+    """Returns what Munchausen Q-learning adds to a reward (Vieillard et al. 2020).
 
     arXiv 2007.14430: ``scale clip(temperature log pi(action), lowest, 0)`` with ``pi =
     softmax(value / temperature)``.

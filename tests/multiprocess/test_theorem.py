@@ -51,6 +51,7 @@ ALGORITHMS = {
         },
         CARTPOLE,
     ),
+    "discrete_sac": ({"learning_starts": 64, "replay_size": 160, "updates": 4}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
@@ -74,6 +75,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
+    "discrete_sac",
     "decision_transformer",
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
@@ -83,6 +85,7 @@ UNSET = {
     "priority": 0.6,
     "atoms": 11,
     "munchausen": 0.9,
+    "quantiles": 5,
     "epsilon_alpha": 7.0,
     "rescale": 1e-2,
     "share_torso": True,
@@ -116,6 +119,7 @@ FIRST = {
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
+    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -133,6 +137,7 @@ QUICK = {
     ("dqn", "Central", "CartPole-v1", 2),
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),

@@ -21,6 +21,16 @@ def test_quantile_loss_worked_by_hand(run):
     np.testing.assert_allclose(run(both, value, target)[0], [first + second], rtol=1e-6)
 
 
+def lowest(first, second):
+    return distributional.lowest_quantiles((first, second), 1), first
+
+
+def test_the_highest_of_all_critics_are_left_out(run):
+    """One for each critic, here both of the second."""
+    first, second = np.array([[3.0, 1.0]], np.float32), np.array([[5.0, 4.0]], np.float32)
+    np.testing.assert_array_equal(run(lowest, first, second)[0], [[1.0, 3.0]])
+
+
 def projection(probability, place, logits):
     atoms = Tensor([0.0, 1.0, 2.0], ms.float32)
     target = distributional.project(probability, place, atoms)
