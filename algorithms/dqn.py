@@ -2,22 +2,27 @@
 
 Options: double Q-learning (van Hasselt et al. 2016, arXiv 1509.06461), a duelling network (Wang et
 al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.05952), n-step
-returns (Hessel et al. 2018, arXiv 1710.02298) and an epsilon for each environment (Ape-X, Horgan et
-al. 2018, arXiv 1803.00933).
+returns, the distribution of returns over atoms (C51, Bellemare et al. 2017, arXiv 1707.06887) and
+noisy layers (Fortunato et al. 2018, arXiv 1706.10295), which together are Rainbow (Hessel et al.
+2018, arXiv 1710.02298); Munchausen's reward (Vieillard et al. 2020, arXiv 2007.14430); an epsilon
+for each environment (Ape-X, Horgan et al. 2018, arXiv 1803.00933).
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import Parameter, Tensor, int32, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, float32, int32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.distributional import categorical_loss, project
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.networks import MLP, flat_size
-from mindspore_rl.rl.returns import n_step
+from mindspore_rl.rl.noisy import NoisyMLP
+from mindspore_rl.rl.returns import last_step, munchausen_reward, n_step
 from mindspore_rl.rl.updates import target_parameters
 
 
@@ -44,6 +49,12 @@ class Config:
     epsilon_alpha: float = option(0.0, "Ape-X's alpha: environment i has a power of it", ge=0)
     double_q: bool = option(True, "the online network chooses the next action")
     duelling: bool = option(False, "separate heads for value and advantages")
+    atoms: int = option(0, "C51: returns whose probabilities are learnt; 0: values", ge=0)
+    lowest: float = option(-100.0, "C51: the lowest of these returns")
+    highest: float = option(100.0, "C51: the highest of these returns")
+    noisy: bool = option(False, "learnt noise on all layers but the first explores")
+    munchausen: float = option(0.0, "Munchausen's alpha; its policy replaces double_q", ge=0, le=1)
+    temperature: float = option(0.03, "of Munchausen's policy, in units of the reward", gt=0)
     priority: float = option(0.0, "exponent alpha of prioritised replay; 0: uniform", ge=0)
     importance: float = option(0.4, "exponent beta of its importance weights", ge=0, le=1)
     max_grad_norm: float = option(1.0, "bound of the global gradient norm", gt=0)
@@ -54,6 +65,11 @@ class Config:
             raise ValueError(
                 f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "
                 "window to draw; raise num_steps"
+            )
+        if self.atoms == 1 or self.lowest >= self.highest:
+            raise ValueError(
+                f"atoms is {self.atoms}, lowest {self.lowest} and highest {self.highest}, expected "
+                "two atoms or more (0: none), and lowest below highest"
             )
 
 
@@ -69,42 +85,62 @@ class Transition(NamedTuple):
 
 
 class QNetwork(nn.Cell):
-    """Values of all actions."""
+    """Values of all actions, or with atoms the distributions of their returns."""
 
     def __init__(self, config, spec):
         super().__init__()
         self.duelling, self.obs_size = config.duelling, flat_size(spec)
-        outputs = spec.action_space.n + config.duelling
-        self.body = MLP(
-            self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
-        )
+        self.atoms, self.noisy, self.noise_size = config.atoms, config.noisy, 0
+        outputs = (spec.action_space.n + config.duelling) * max(config.atoms, 1)
+        if config.noisy:
+            self.body = NoisyMLP(self.obs_size, config.hidden, outputs, config.seed, 1)
+            self.noise_size = self.body.noise_size
+        else:
+            self.body = MLP(
+                self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
+            )
+        if config.atoms:
+            self.returns = Tensor(np.linspace(config.lowest, config.highest, config.atoms), float32)
 
-    def construct(self, obs):
-        """Returns: `[n, actions]` of obs `[n, ...]`."""
-        found = self.body(obs.reshape((-1, self.obs_size)))
+    def construct(self, obs, noise=None):
+        """Returns: values `[n, actions]` of obs `[n, ...]`."""
+        return self.mean(self.outputs(obs, noise))
+
+    def outputs(self, obs, noise=None):
+        """Returns: values `[n, actions]`, or with atoms logits `[n, actions, atoms]`."""
+        rows = obs.reshape((-1, self.obs_size))
+        found = self.body(rows, noise) if self.noisy else self.body(rows)
+        if self.atoms:
+            found = found.reshape((rows.shape[0], -1, self.atoms))
         if not self.duelling:
             return found
         advantage = found[:, 1:]
         return found[:, :1] + advantage - advantage.mean(1, keep_dims=True)
 
+    def mean(self, outputs):
+        """Returns: values `[n, actions]` of outputs."""
+        if not self.atoms:
+            return outputs
+        return (ops.softmax(outputs, -1) * self.returns).sum(-1)
+
 
 class DQNActor(Actor):
     """Takes the best action, or with probability epsilon a random one."""
 
-    noise_size = 2
-
     def __init__(self, network, spec):
         super().__init__()
         self.network, self.num_actions = network, spec.action_space.n
+        self.noise_size = 2 + network.noise_size
 
     def act(self, obs, epsilon, noise):
         """Returns: action `[B]`."""
-        best = self.network(obs).argmax(-1).astype(int32)
+        values = self.network(obs, noise[:, 2:]) if self.network.noisy else self.network(obs)
+        best = values.argmax(-1).astype(int32)
         anything = (noise[:, 1] * self.num_actions).astype(int32)
         return ops.where(noise[:, 0] < epsilon, anything, best)
 
     def act_greedily(self, obs, epsilon):
-        """Returns: the best action `[B]`, for evaluation."""
+        """Returns: the best action `[B]`, for evaluation, without noise."""
         return self.network(obs).argmax(-1).astype(int32)
 
 
@@ -118,27 +154,52 @@ class DQNLearner(Learner):
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
-    def loss(self, batch, weight):
+    def loss(self, batch, weight, noise=None):
         """Per sample: the weighted error (equation 2 of the paper), the value, the error's size.
 
         The batch has windows `[n, n_step, ...]`; the action is that of their first step.
         """
         config = self.config
-        values = self.network(batch.obs[:, 0])
-        value = (values * ops.one_hot(batch.action[:, 0], values.shape[-1])).sum(-1)
+        own, other = None, None
+        if config.noisy:
+            half = self.network.noise_size
+            own, other = noise[:, :half], noise[:, half:]
+        outputs = self.network.outputs(batch.obs[:, 0], own)
+        action = ops.one_hot(batch.action[:, 0], outputs.shape[1])
         ended = ops.logical_or(batch.terminated, batch.truncated)
         total, last, factor = n_step(batch.reward, ended, config.gamma)
-        final_obs = batch.final_obs.reshape((*last.shape, -1))
-        final_obs = (last.expand_dims(-1) * final_obs).sum(1)  # of each window's last step
-        following = self.target(final_obs)
-        if config.double_q:
-            best = self.network(final_obs).argmax(-1)
-            following = (following * ops.one_hot(best, following.shape[-1])).sum(-1)
-        else:
-            following = ops.amax(following, -1)
-        going_on = 1.0 - (last * batch.terminated.astype("float32")).sum(1)
-        target = ops.stop_gradient(total + factor * going_on * following)
+        final_obs, going_on = last_step(last, batch.terminated, batch.final_obs)
+        if config.munchausen:
+            value = self.target(batch.obs[:, 0], other)
+            options = config.munchausen, config.temperature
+            total = total + munchausen_reward(value, batch.action[:, 0], *options)
+        following = self.target.outputs(final_obs, other)
+        value = self.target.mean(following)
+        policy, soft = self.policy(value, final_obs, own)
+        if config.atoms:
+            returns = self.network.returns + (soft - value).expand_dims(-1)
+            place = total.reshape((-1, 1, 1)) + (factor * going_on).reshape((-1, 1, 1)) * returns
+            probability = policy.expand_dims(-1) * ops.softmax(following, -1)
+            shape = (total.shape[0], -1)
+            target = project(probability.reshape(shape), place.reshape(shape), self.network.returns)
+            logits = (outputs * action.expand_dims(-1)).sum(1)
+            loss = categorical_loss(logits, ops.stop_gradient(target))
+            return weight * loss, self.network.mean(logits), ops.abs(loss)
+        value = (outputs * action).sum(-1)
+        target = ops.stop_gradient(total + factor * going_on * (soft * policy).sum(-1))
         return weight * huber_loss(value, target), value, ops.abs(value - target)
+
+    def policy(self, value, final_obs, noise):
+        """Returns: probabilities of the next actions `[n, actions]`, and their values.
+
+        Munchausen's values are less temperature times the action's log-probability.
+        """
+        config = self.config
+        if config.munchausen:
+            log_policy = ops.log_softmax(value / config.temperature, -1)
+            return ops.exp(log_policy), value - config.temperature * log_policy
+        chosen = self.network(final_obs, noise) if config.double_q else value
+        return ops.one_hot(chosen.argmax(-1), value.shape[-1]), value
 
     def apply(self, grads):
         """Takes one step of Adam; every `target_every` updates copies the network to the target."""
@@ -163,9 +224,15 @@ class DQNLearner(Learner):
                 batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
                 weight = ops.ones_like(batch.reward[:, 0])
             if msrl.env_steps() >= config.learning_starts:
-                grads, means, rows = msrl.gradient(
-                    self.loss, self.network, batch, weight, rows=True
-                )
+                if config.noisy:
+                    noise = msrl.uniform(config.batch_size, 2 * self.network.noise_size)
+                    grads, means, rows = msrl.gradient(
+                        self.loss, self.network, batch, weight, noise, rows=True
+                    )
+                else:
+                    grads, means, rows = msrl.gradient(
+                        self.loss, self.network, batch, weight, rows=True
+                    )
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads)
                 loss, value, _ = means

@@ -1,7 +1,8 @@
 """Soft actor-critic (Haarnoja et al. 2018, "Soft actor-critic algorithms and applications").
 
 arXiv 1812.05905: twin critics, a Gaussian policy squashed by tanh, and a temperature that keeps the
-policy's entropy near a target.
+policy's entropy near a target. With `quantiles` it is TQC (Kuznetsov et al. 2020, arXiv
+2005.04269): the critics learn quantiles of the return, and no target counts the highest ones.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import ActionScale, squashed_normal_sample
+from mindspore_rl.rl.distributional import lowest_quantiles, quantile_loss
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.updates import polyak_update, target_parameters
 
@@ -35,7 +37,16 @@ class Config:
     learning_rate: float = option(1e-3, "Adam's step size", ge=0)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     tau: float = option(0.005, "step of the target critics in an update", ge=0, le=1)
+    quantiles: int = option(0, "TQC: quantiles of each critic; 0: SAC's values", ge=0)
+    dropped: int = option(2, "TQC: the highest quantiles, for each critic, that are left out", ge=0)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
+
+    def __post_init__(self):
+        if 0 < self.quantiles <= self.dropped:
+            raise ValueError(
+                f"dropped is {self.dropped} of {self.quantiles} quantiles, expected fewer: raise "
+                "quantiles or lower dropped"
+            )
 
 
 class Transition(NamedTuple):
@@ -103,12 +114,20 @@ class SACLearner(Learner):
         self.alpha_optimizer = nn.Adam(ParameterTuple([self.log_alpha]), config.learning_rate)
 
     def critic_loss(self, batch, noise):
-        """Per sample: both critics' errors (equation 5 of the paper), then the first value."""
+        """Per sample: both critics' errors (equation 5; TQC: of quantiles), the first value."""
         config = self.config
         following, log_prob = self.policy.sample(batch.final_obs, noise)
         first, second = self.target(batch.final_obs, following)
-        soft = ops.minimum(first, second) - ops.exp(self.log_alpha) * log_prob
         going_on = config.gamma * (1.0 - batch.terminated.astype("float32"))
+        if config.quantiles:
+            lowest = lowest_quantiles((first, second), config.dropped)
+            soft = lowest - (ops.exp(self.log_alpha) * log_prob).expand_dims(-1)
+            goal = batch.reward.expand_dims(-1) + going_on.expand_dims(-1) * soft
+            goal = ops.stop_gradient(goal)
+            first, second = self.critics(batch.obs, batch.action)
+            loss = quantile_loss(first, goal) + quantile_loss(second, goal)
+            return loss / config.quantiles, first.mean(-1)
+        soft = ops.minimum(first, second) - ops.exp(self.log_alpha) * log_prob
         goal = ops.stop_gradient(batch.reward + going_on * soft)
         first, second = self.critics(batch.obs, batch.action)
         return 0.5 * ops.square(first - goal) + 0.5 * ops.square(second - goal), first
@@ -117,7 +136,11 @@ class SACLearner(Learner):
         """Per sample: the policy's loss (equation 7), then the log-probability of its action."""
         action, log_prob = self.policy.sample(obs, noise)
         first, second = self.critics(obs, action)
-        return ops.exp(self.log_alpha) * log_prob - ops.minimum(first, second), log_prob
+        if self.config.quantiles:
+            value = 0.5 * (first.mean(-1) + second.mean(-1))
+        else:
+            value = ops.minimum(first, second)
+        return ops.exp(self.log_alpha) * log_prob - value, log_prob
 
     def apply_critics(self, grads):
         """Takes one step of Adam and moves the target critics."""
@@ -164,7 +187,7 @@ class SACTrainer(Trainer):
         space = spec.action_space
         if not isinstance(space, Box) or not space.bounded:
             raise ConfigError(f"SAC takes bounded continuous actions; {spec.name} has {space}")
-        sizes = spec.obs_shape, space.size, config.hidden, config.seed
+        sizes = spec.obs_shape, space.size, config.hidden, config.seed, config.quantiles
         policy, critics, target = Policy(config, spec), TwinCritics(*sizes), TwinCritics(*sizes)
         self.actor = SACActor(policy, spec)
         self.learner = SACLearner(policy, critics, target, config, spec)

@@ -2,6 +2,7 @@
 
 "Addressing function approximation error in actor-critic methods", arXiv 1802.09477: the minimum of
 two critics' values, noise on the target policy's actions, and less frequent policy updates.
+Without these three it is DDPG (Lillicrap et al. 2015, arXiv 1509.02971), `configs/ddpg.yaml`.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Config:
     exploration: float = option(0.1, "deviation of the noise on actions in (-1, 1)", ge=0)
     smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", ge=0)
     most_smoothing: float = option(0.5, "bound of that noise", ge=0)
+    twin: bool = option(True, "two critics, whose lower value counts; DDPG has one")
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
 
@@ -109,6 +111,8 @@ class TD3Learner(Learner):
         going_on = config.gamma * (1.0 - batch.terminated.astype("float32"))
         goal = ops.stop_gradient(batch.reward + going_on * ops.minimum(first, second))
         first, second = self.critics(batch.obs, batch.action)
+        if not config.twin:
+            return ops.square(first - goal), first
         return ops.square(first - goal) + ops.square(second - goal), first
 
     def policy_loss(self, obs):
@@ -155,8 +159,8 @@ class TD3Trainer(Trainer):
         if not isinstance(space, Box) or not space.bounded:
             raise ConfigError(f"TD3 takes bounded continuous actions; {spec.name} has {space}")
         sizes = spec.obs_shape, space.size, config.hidden, config.seed
-        policy, critics = Policy(config, spec), TwinCritics(*sizes)
-        targets = Policy(config, spec), TwinCritics(*sizes)
+        policy, critics = Policy(config, spec), TwinCritics(*sizes, twin=config.twin)
+        targets = Policy(config, spec), TwinCritics(*sizes, twin=config.twin)
         self.actor = TD3Actor(policy, config, spec)
         self.learner = TD3Learner(policy, critics, targets, config)
 

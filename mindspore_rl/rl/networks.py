@@ -350,19 +350,37 @@ class TwinCritics(nn.Cell):
         action_size: components of an action.
         hidden: widths of the hidden layers.
         seed: the job's seed; the critics have the name indices 2 and 3.
+        quantiles: quantiles of the return that each critic gives (Kuznetsov et al. 2020); 0: its
+            mean alone.
+        twin: whether there are two; a single critic's values are returned twice.
     """
 
-    def __init__(self, obs_shape: tuple, action_size: int, hidden: tuple, seed: int):
+    def __init__(
+        self,
+        obs_shape: tuple,
+        action_size: int,
+        hidden: tuple,
+        seed: int,
+        quantiles: int = 0,
+        twin: bool = True,
+    ):
         super().__init__()
         self.obs_size, self.action_size = int(np.prod(obs_shape)), action_size
-        size = self.obs_size + action_size
-        self.first = MLP(size, hidden, 1, 1.0, seed, 2, "relu", "uniform")
-        self.second = MLP(size, hidden, 1, 1.0, seed, 3, "relu", "uniform")
+        size, outputs = self.obs_size + action_size, max(quantiles, 1)
+        self.shape = (-1, quantiles) if quantiles else (-1,)
+        self.first = MLP(size, hidden, outputs, 1.0, seed, 2, "relu", "uniform")
+        self.twin = twin
+        if twin:
+            self.second = MLP(size, hidden, outputs, 1.0, seed, 3, "relu", "uniform")
 
     def construct(self, obs: Tensor, action: Tensor) -> tuple:
-        """Returns both values [N] float32 of obs [N, ...] and actions [N, action_size] float32."""
+        """Returns both values [N] float32 of obs [N, ...] and actions [N, action_size] float32.
+
+        With quantiles, both are [N, quantiles].
+        """
         features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
-        return self.first(features).reshape(-1), self.second(features).reshape(-1)
+        first = self.first(features).reshape(self.shape)
+        return first, self.second(features).reshape(self.shape) if self.twin else first
 
 
 class RunningMeanStd(nn.Cell):

@@ -207,6 +207,22 @@ def n_step(reward: Tensor, ended: Tensor, gamma: float) -> tuple[Tensor, Tensor,
     return total, ops.stack(lasts, 1), factor
 
 
+def last_step(last: Tensor, terminated: Tensor, final_obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the observation that a window leads to, and whether the episode goes on there.
+
+    Args:
+        last: [N, n] float32, 1 at the window's last step, see ``n_step``.
+        terminated: [N, n] bool.
+        final_obs: [N, n, ...] float32, the true successor of each step.
+
+    Returns:
+        (final_obs, going_on): [N, size] float32, flat; [N] float32, 0 if the step terminated.
+    """
+    flat = final_obs.reshape((*last.shape, -1))
+    flat = (last.expand_dims(-1) * flat).sum(1)
+    return flat, 1.0 - (last * terminated.astype("float32")).sum(1)
+
+
 def n_step_returns(
     reward: Tensor,
     final_value: Tensor,
@@ -263,3 +279,26 @@ def unscaled(value: Tensor, epsilon: float) -> Tensor:
     size = ops.abs(value) + 1.0 + epsilon
     root = 2.0 * size / (ops.sqrt(1.0 + 4.0 * epsilon * size) + 1.0)
     return ops.sign(value) * (root * root - 1.0)
+
+
+def munchausen_reward(
+    value: Tensor, action: Tensor, scale: float, temperature: float, lowest: float = -1.0
+) -> Tensor:
+    """Returns what Munchausen Q-learning adds to a reward (Vieillard et al. 2020).
+
+    arXiv 2007.14430: ``scale clip(temperature log pi(action), lowest, 0)`` with ``pi =
+    softmax(value / temperature)``.
+
+    Args:
+        value: [N, actions] float32, of the state in which the action was taken.
+        action: [N] int32.
+        scale: the paper's alpha, in [0, 1].
+        temperature: the paper's tau, > 0, reward units.
+        lowest: bound of the logarithm, < 0, reward units.
+
+    Returns:
+        reward: [N] float32, reward units, at most 0.
+    """
+    log_policy = temperature * ops.log_softmax(value / temperature, -1)
+    taken = (log_policy * ops.one_hot(action, value.shape[-1])).sum(-1)
+    return scale * ops.clamp(taken, lowest, 0.0)

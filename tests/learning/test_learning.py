@@ -148,6 +148,9 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("dqn", "MultipleLearners"),
         ("dqn", "GPUOnly"),
         ("dqn", "Environments"),
+        ("qr_dqn", "MultipleLearners"),
+        ("--config=rainbow", "SingleLearnerCoarse"),
+        ("--config=munchausen", "SingleLearnerCoarse"),
     ],
 )
 def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
@@ -191,7 +194,9 @@ def test_r2d2_remembers_what_dqn_forgets(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("words", ["sac", "td3", f"sac --workers 2 {AHEAD}"])
+@pytest.mark.parametrize(
+    "words", ["sac", "td3", "--config=tqc", "--config=ddpg", f"sac --workers 2 {AHEAD}"]
+)
 def test_a_pendulum_is_swung_up(tmp_path, words):
     """Within 20,000 steps, two of three seeds."""
     means = []

@@ -38,6 +38,7 @@ ALGORITHMS = {
     "impala": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
+    "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "r2d2": (
         {
             "num_steps": 4,
@@ -50,6 +51,7 @@ ALGORITHMS = {
         },
         CARTPOLE,
     ),
+    "discrete_sac": ({"learning_starts": 64, "replay_size": 160, "updates": 4}, CARTPOLE),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
@@ -71,12 +73,19 @@ ALGORITHMS = {
 SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
 """
-SHIPPED = ("ppo", "a2c", "impala", "mappo", "dqn", "r2d2", "sac", "td3", "decision_transformer")
+SHIPPED = (
+    *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
+    "discrete_sac",
+    "decision_transformer",
+)
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
 UNSET = {
     "target_kl": 1.3e-5,
     "priority": 0.6,
+    "atoms": 11,
+    "munchausen": 0.9,
+    "quantiles": 5,
     "epsilon_alpha": 7.0,
     "rescale": 1e-2,
     "share_torso": True,
@@ -107,8 +116,10 @@ FIRST = {
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
+    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -124,7 +135,9 @@ QUICK = {
     ("a2c", "Environments", "CartPole-v1", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "Central", "CartPole-v1", 2),
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),

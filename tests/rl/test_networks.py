@@ -174,7 +174,7 @@ def test_small_images_are_told():
         network("cnn", images(35, 84), (8,), 2, 1.0, seed=3, name_index=1)
 
 
-@pytest.mark.parametrize("name", ["a2c", "dqn", "impala", "ppo"])
+@pytest.mark.parametrize("name", ["a2c", "dqn", "discrete_sac", "impala", "ppo", "qr_dqn"])
 def test_pixels_pass_through_no_mlp_in_silence(name):
     trainer = programs.trainer_class(registry.find_algorithm(name))
     with pytest.raises(ConfigError, match="probe:pixels gives images.*torso=cnn"):

@@ -213,3 +213,14 @@ def test_rescaled_values_come_back(run, epsilon):
     expected = np.sign(value) * (np.sqrt(size + 1) - 1) + epsilon * value
     np.testing.assert_allclose(scaled, expected, rtol=1e-5)
     np.testing.assert_allclose(again, value, rtol=1e-4, atol=1e-6)
+
+
+def munchausen(value, action):
+    return returns.munchausen_reward(value, action, 0.9, 0.5), value
+
+
+def test_munchausen_reward_worked_by_hand(run):
+    """pi is (1, e) / (1 + e) at temperature 1/2; the second row's logarithm is below the bound."""
+    value, action = np.array([[1.0, 1.5], [0.0, 9.0]], np.float32), np.array([1, 0], np.int32)
+    first = 0.9 * 0.5 * math.log(math.e / (1.0 + math.e))
+    np.testing.assert_allclose(run(munchausen, value, action)[0], [first, -0.9], rtol=1e-5)

@@ -1,0 +1,184 @@
+"""QR-DQN: deep Q-learning of the return's distribution, as quantiles of each action.
+
+Dabney et al. 2017, "Distributional reinforcement learning with quantile regression", arXiv
+1710.10044; with n-step returns (Hessel et al. 2018, arXiv 1710.02298).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mindspore import Parameter, Tensor, int32, nn, ops
+
+from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.config import option
+from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.distributional import quantile_loss
+from mindspore_rl.rl.losses import clip_by_global_norm
+from mindspore_rl.rl.networks import MLP, flat_size
+from mindspore_rl.rl.returns import last_step, n_step
+from mindspore_rl.rl.updates import target_parameters
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of QR-DQN; the defaults solve CartPole-v1."""
+
+    env: str = option("CartPole-v1", "environment")
+    seed: int = option(1, "seed of every random number")
+    num_envs: int = option(8, "environments, on all workers together")
+    num_steps: int = option(10, "environment steps of each environment in an iteration")
+    total_steps: int = option(200_000, "environment steps of the whole run")
+    replay_size: int = option(50_000, "transitions in the replay, in all", ge=1)
+    learning_starts: int = option(2_000, "environment steps before the first update", ge=0)
+    updates: int = option(10, "updates in an iteration", ge=1)
+    batch_size: int = option(128, "transitions of an update; a multiple of num_envs", ge=1)
+    learning_rate: float = option(1e-3, "Adam's step size", ge=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    n_step: int = option(10, "steps whose rewards count before the target network's value", ge=1)
+    target_every: int = option(200, "updates between two copies to the target network", ge=1)
+    epsilon_start: float = option(1.0, "probability of random actions at first", ge=0, le=1)
+    epsilon_end: float = option(0.02, "probability of random actions at the end", ge=0, le=1)
+    exploration: float = option(0.05, "fraction of the run in which it falls", gt=0, le=1)
+    quantiles: int = option(25, "quantiles of the return of an action", ge=1)
+    max_grad_norm: float = option(10.0, "bound of the global gradient norm", gt=0)
+    hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (ReLU)", ge=1)
+
+    def __post_init__(self):
+        if self.n_step > self.num_steps:
+            raise ValueError(
+                f"n_step is {self.n_step}: an iteration of {self.num_steps} steps has no such "
+                "window to draw; raise num_steps"
+            )
+
+
+class Transition(NamedTuple):
+    """A step of each environment `[B, ...]`, and windows of them `[n, n_step, ...]`."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+
+
+class QuantileNetwork(nn.Cell):
+    """Quantiles of the return of all actions."""
+
+    def __init__(self, config, spec):
+        super().__init__()
+        self.obs_size, self.shape = flat_size(spec), (-1, spec.action_space.n, config.quantiles)
+        outputs = spec.action_space.n * config.quantiles
+        self.body = MLP(
+            self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
+        )
+
+    def construct(self, obs):
+        """Returns: `[n, actions, quantiles]` of obs `[n, ...]`."""
+        return self.body(obs.reshape((-1, self.obs_size))).reshape(self.shape)
+
+
+class QRDQNActor(Actor):
+    """Takes the action of the best mean, or with probability epsilon a random one."""
+
+    noise_size = 2
+
+    def __init__(self, network, spec):
+        super().__init__()
+        self.network, self.num_actions = network, spec.action_space.n
+
+    def act(self, obs, epsilon, noise):
+        """Returns: action `[B]`."""
+        best = self.network(obs).mean(-1).argmax(-1).astype(int32)
+        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        return ops.where(noise[:, 0] < epsilon, anything, best)
+
+    def act_greedily(self, obs, epsilon):
+        """Returns: the best action `[B]`, for evaluation."""
+        return self.network(obs).mean(-1).argmax(-1).astype(int32)
+
+
+class QRDQNLearner(Learner):
+    """Updates on batches from the replay."""
+
+    def __init__(self, network, target, config):
+        super().__init__()
+        self.network, self.target, self.config = network, target, config
+        self.online, self.copied = network.trainable_params(), target_parameters(target)
+        self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
+        self.optimizer = nn.Adam(self.online, config.learning_rate)
+
+    def loss(self, batch):
+        """Per sample: the loss of the first action's quantiles (algorithm 1), and their mean."""
+        values = self.network(batch.obs[:, 0])
+        actions = values.shape[1]
+        value = (values * ops.one_hot(batch.action[:, 0], actions).expand_dims(-1)).sum(1)
+        ended = ops.logical_or(batch.terminated, batch.truncated)
+        total, last, factor = n_step(batch.reward, ended, self.config.gamma)
+        final_obs, going_on = last_step(last, batch.terminated, batch.final_obs)
+        following = self.target(final_obs)
+        best = ops.one_hot(following.mean(-1).argmax(-1), actions).expand_dims(-1)
+        following = (following * best).sum(1)
+        target = total.expand_dims(-1) + (factor * going_on).expand_dims(-1) * following
+        return quantile_loss(value, ops.stop_gradient(target)), value.mean(-1)
+
+    def apply(self, grads):
+        """Takes one step of Adam; every `target_every` updates copies the network to the target."""
+        self.optimizer(grads)
+        ops.assign_add(self.updates, 1)
+        due = self.updates % self.config.target_every == 0
+        for i in range(len(self.copied)):
+            ops.assign(self.copied[i], ops.where(due, self.online[i], self.copied[i]))
+
+    def learn(self, msrl):
+        """Makes the updates of an iteration. Returns: metrics of the last one."""
+        config = self.config
+        loss, value, grad_norm = 0.0, 0.0, 0.0
+        for _ in msrl.epochs(config.updates):
+            batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
+            if msrl.env_steps() >= config.learning_starts:
+                grads, means = msrl.gradient(self.loss, self.network, batch)
+                grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
+                msrl.update(self.apply, grads)
+                loss, value = means
+        return {"loss": loss, "q_value": value, "grad_norm": grad_norm}
+
+
+class QRDQNTrainer(Trainer):
+    """QR-DQN on any environment with discrete actions and a flat observation."""
+
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        if not isinstance(spec.action_space, Discrete):
+            raise ConfigError(f"QR-DQN takes discrete actions; those of {spec.name} are continuous")
+        network, target = QuantileNetwork(config, spec), QuantileNetwork(config, spec)
+        self.actor = QRDQNActor(network, spec)
+        self.learner = QRDQNLearner(network, target, config)
+
+    def train(self, msrl):
+        """Rolls out `num_steps` into the replay, then learns from samples of it."""
+        config = self.config
+        obs = msrl.env_reset()
+        for _ in msrl.iterations():
+            done = msrl.env_steps() / (config.exploration * config.total_steps)
+            fall = config.epsilon_start - config.epsilon_end
+            epsilon = config.epsilon_start - fall * ops.clamp(done, 0.0, 1.0)
+            for _ in msrl.steps():
+                action = msrl.agent_act(obs, epsilon)
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
+                msrl.replay_insert(
+                    Transition(
+                        obs=obs,
+                        action=action,
+                        reward=reward,
+                        terminated=terminated,
+                        truncated=truncated,
+                        final_obs=final_obs,
+                    ),
+                    keep=config.replay_size,
+                )
+                obs = next_obs
+            msrl.report({**msrl.agent_learn(), "epsilon": epsilon})
