@@ -107,6 +107,19 @@ class Msrl(Protocol):
             step's index in its episode (int32), and mask whether the step exists (bool).
         """
 
+    def dataset_transitions(self, path: str, count: int) -> tuple:
+        """Reads single transitions of a data set, the next ones in each call.
+
+        Every step whose successor is known is read once in an epoch, in an order that follows from
+        the seed: a step that terminated has next_obs 0; a step that was truncated is left out.
+
+        Args:
+            path: file made by `msrl dataset`, with this environment's observations and actions.
+            count: number of transitions; B must divide it.
+
+        Returns: `(obs, action, reward, terminated, next_obs)`, each `[count, ...]`.
+        """
+
     def joint(self, value: Any) -> Any:
         """Concatenates the values of all agents: `[B, A, ...]` becomes `[B, n]` (a joint state).
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl.datasets.dataset import Dataset
-from mindspore_rl.datasets.windows import OUTPUTS, Batch, Batches
+from mindspore_rl.datasets.windows import TRANSITIONS, Batch, Batches
 from mindspore_rl.errors import ReplayError
 
 
@@ -75,11 +75,11 @@ class Loader:
 
 
 class EnvironmentWindows:
-    """A program's windows of a data set, for some of the environments.
+    """A program's windows or transitions of a data set, for some of the environments.
 
     Args:
         path: of the data set.
-        length: of each window, in steps.
+        length: of each window, in steps; or `TRANSITIONS`.
         per_env: windows of each environment in one turn.
         rows: turns of an iteration.
         num_envs: of the whole job.
@@ -101,7 +101,7 @@ class EnvironmentWindows:
     ) -> None:
         turns = np.arange(rows * per_env)[:, None] * num_envs
         places = (turns + np.array(env_indices)).reshape(-1)
-        self._rows, count = rows, rows * per_env * num_envs
+        self._rows, self._length, count = rows, length, rows * per_env * num_envs
         self._dataset = Dataset(Path(path))
         self._batches = Batches(self._dataset, length, count, seed, places, purpose)
         self._loader: Loader | None = None
@@ -110,14 +110,15 @@ class EnvironmentWindows:
     def of_iteration(self, iteration: int) -> tuple[np.ndarray, ...]:
         """Returns each of `OUTPUTS` as `[rows, per_env * b, length, ...]`, environments innermost.
 
-        The arrays are valid until the next call.
+        Of transitions each of `OF_TRANSITIONS`, `[rows, per_env * b, ...]`. The arrays are valid
+        until the next call.
         """
         if self._loader is None or iteration != self._next:
             self._end()
             self._loader = Loader(self._batches, iteration)
         self._next = iteration + 1
         batch = next(self._loader)
-        arrays = (*(batch.columns[name] for name in OUTPUTS[:-1]), batch.mask)
+        arrays = batch.transitions() if self._length == TRANSITIONS else batch.windows()
         return tuple(array.reshape(self._rows, -1, *array.shape[1:]) for array in arrays)
 
     def close(self) -> None:

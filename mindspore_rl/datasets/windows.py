@@ -15,6 +15,11 @@ from mindspore_rl.errors import ReplayError
 
 OUTPUTS = ("obs", "action", "reward", "return_to_go", "step", "mask")
 """The arrays of windows, in the order in which a program gets them."""
+OF_TRANSITIONS = ("obs", "action", "reward", "terminated", "next_obs")
+"""The arrays of transitions, likewise."""
+TRANSITIONS = 0
+"""In place of a window's length: transitions are read."""
+_RECORDS = 1024
 COLD = 64
 """Batches that are prefetched after a batch that had to wait for the disk."""
 _NOTHING = -1, (np.empty(0, np.int64), np.empty(0, np.int32))
@@ -28,10 +33,16 @@ class Windows:
     Args:
         lengths: `[N] int32`, steps of each record.
         window: steps of a window.
+        terminated: `[N] bool`, of windows of two steps that are transitions: which records have one
+            more, of their last step alone; a record with no transition then has none.
     """
 
-    def __init__(self, lengths: np.ndarray, window: int) -> None:
-        self._ends = np.cumsum(np.maximum(lengths.astype(np.int64) - window + 1, 1))
+    def __init__(
+        self, lengths: np.ndarray, window: int, terminated: np.ndarray | None = None
+    ) -> None:
+        counts = lengths.astype(np.int64) - window + 1
+        more = np.maximum(counts, 1) if terminated is None else counts + terminated
+        self._ends = np.cumsum(more)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -55,13 +66,22 @@ class Batch:
     columns: dict[str, np.ndarray]
     mask: np.ndarray
 
+    def windows(self) -> tuple[np.ndarray, ...]:
+        """Returns `OUTPUTS`, `[B, T, ...]` each."""
+        return (*(self.columns[name] for name in OUTPUTS[:-1]), self.mask)
+
+    def transitions(self) -> tuple[np.ndarray, ...]:
+        """Returns `OF_TRANSITIONS`, `[B, ...]` each, of windows of two steps."""
+        first = tuple(self.columns[name][:, 0] for name in OF_TRANSITIONS[:-1])
+        return (*first, self.columns["obs"][:, 1])
+
 
 class Batches:
     """Batches of windows in the order of `Epochs`, gathered into given memory.
 
     Args:
         dataset: must stay open as long as this object is used.
-        window: steps of each window; None: whole records.
+        window: steps of each window; None: whole records; `TRANSITIONS`: two, see `Windows`.
         batch_size: number of windows, over all ranks.
         seed: of the job.
         places: this rank's positions in a batch; None: all.
@@ -80,13 +100,14 @@ class Batches:
         places: np.ndarray | None = None,
         purpose: str = "epoch",
     ) -> None:
-        window = window or dataset.length
+        ends = terminated(dataset) if window == TRANSITIONS else None
+        window = dataset.length if window is None else 2 if window == TRANSITIONS else window
         if window < 1:
             raise ReplayError(f"a window of {window} steps, expected at least 1")
         self._dataset, self._window = dataset, window
         dataset.table.read_at_random()
         self._ahead, self._asked, self._found = COLD, (-1, -1), _NOTHING
-        self._windows = Windows(dataset.lengths, window)
+        self._windows = Windows(dataset.lengths, window, ends)
         self._epochs = Epochs(seed, len(self._windows), batch_size, places, purpose)
 
     def buffer(self) -> Batch:
@@ -126,6 +147,17 @@ def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
+def terminated(dataset: Dataset) -> np.ndarray:
+    """Reads which records end with a step that terminated the episode, `[N] bool`."""
+    found, out = [], dataset.table.buffers(_RECORDS, 1)
+    for at in range(0, len(dataset), _RECORDS):
+        part = slice(at, at + _RECORDS)
+        ids, last = dataset.ids[part], dataset.lengths[part] - 1
+        dataset.table.gather(ids, out, last)
+        found.append(out["terminated"][: len(ids), 0].copy())
+    return np.concatenate(found)
+
+
 def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:
     """Checks that a program can read windows of a data set.
 
@@ -134,25 +166,41 @@ def check_windows(path: Any, length: Any, spec: EnvironmentSpec) -> str:
     Raises:
         ReplayError: it is no data set of such an environment, or the length is out of range.
     """
-    if not isinstance(path, (str, Path)) or not str(path):
-        raise ReplayError(
-            f"the data set is {path!r}, expected the path of a file: make one with "
-            "`msrl dataset record` or `msrl dataset import`"
-        )
-    with Dataset(Path(path)) as dataset:
+    with _opened(path, spec) as dataset:
         if type(length) is not int or not 1 <= length <= dataset.length:
             raise ReplayError(
                 f"windows of {length} steps, and the records of {path} have at most "
                 f"{dataset.length}"
             )
-        pairs = zip(dataset.table.spec.columns, of_environment(spec), strict=True)
-        for found, expected in pairs:
-            if found != expected:
-                raise ReplayError(
-                    f"{path} has {found.name} {found.shape} {found.dtype}, and {spec.name} has "
-                    f"{expected.shape} {expected.dtype}: another data set, or another --env"
-                )
     return str(Path(path).resolve())
+
+
+def check_transitions(path: Any, spec: EnvironmentSpec) -> str:
+    """Checks that a program can read transitions of a data set; see `check_windows`."""
+    with _opened(path, spec) as dataset:
+        if not len(Windows(dataset.lengths, 2, terminated(dataset))):
+            raise ReplayError(
+                f"{path} has no transition: each of its records has one step, which was truncated"
+            )
+    return str(Path(path).resolve())
+
+
+def _opened(path: Any, spec: EnvironmentSpec) -> Dataset:
+    """Opens a data set of an environment. Raises: ReplayError."""
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise ReplayError(
+            f"the data set is {path!r}, expected the path of a file: make one with "
+            "`msrl dataset record` or `msrl dataset import`"
+        )
+    dataset = Dataset(Path(path))
+    for found, expected in zip(dataset.table.spec.columns, of_environment(spec), strict=True):
+        if found != expected:
+            dataset.table.close()
+            raise ReplayError(
+                f"{path} has {found.name} {found.shape} {found.dtype}, and {spec.name} has "
+                f"{expected.shape} {expected.dtype}: another data set, or another --env"
+            )
+    return dataset
 
 
 def blank_windows(spec: EnvironmentSpec, *shape: int) -> tuple[np.ndarray, ...]:
@@ -162,3 +210,9 @@ def blank_windows(spec: EnvironmentSpec, *shape: int) -> tuple[np.ndarray, ...]:
         np.zeros((*shape, *columns[name].shape), columns[name].dtype) for name in OUTPUTS[:-1]
     ]
     return (*arrays, np.ones(shape, bool))
+
+
+def blank_transitions(spec: EnvironmentSpec, *shape: int) -> tuple[np.ndarray, ...]:
+    """Makes blank transitions as a program gets them, each `[*shape, ...]`: all values 0."""
+    obs, action, reward, *_ = blank_windows(spec, *shape)
+    return obs, action, reward, np.zeros(shape, bool), obs.copy()

@@ -17,6 +17,7 @@ _PYTHON_KINDS = {
     "env_step": (ENVIRONMENT, "environment"),
     "env_reset": (ENVIRONMENT, "environment"),
     "dataset_windows": (DATASET, "dataset"),
+    "dataset_transitions": (DATASET, "dataset"),
 }
 
 

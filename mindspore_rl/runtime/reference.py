@@ -16,6 +16,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.datasets.loader import EnvironmentWindows
+from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.replay.across import ACROSS, drawn_across
 from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights_of
@@ -219,7 +220,13 @@ class Reference(PlainLoop):
             self._weights[row][place % self.num_envs] = weight
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
-        purpose = self._site("dataset_windows_order", sys._getframe(1))
+        return self._of_dataset("dataset_windows", path, count, length)
+
+    def dataset_transitions(self, path: str, count: int) -> tuple[Tensor, ...]:
+        return self._of_dataset("dataset_transitions", path, count, TRANSITIONS)
+
+    def _of_dataset(self, call: str, path: str, count: int, length: int) -> tuple[Tensor, ...]:
+        purpose = self._site(f"{call}_order", sys._getframe(2))
         step = self._step(purpose)
         if purpose not in self._windows:
             each, own = count // self.num_envs, range(self.num_envs)

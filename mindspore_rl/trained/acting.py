@@ -11,7 +11,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from mindspore_rl.api import bound_to_act
-from mindspore_rl.datasets.windows import blank_windows
+from mindspore_rl.datasets.windows import blank_transitions, blank_windows
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import trainable
@@ -96,6 +96,11 @@ class Acting(PlainLoop):
         """Returns blank windows; the data set need not exist."""
         shape = self._each(count) * self.num_envs, length
         return tuple(map(Tensor, blank_windows(self.trainer.spec, *shape)))
+
+    def dataset_transitions(self, path: str, count: int) -> tuple[Tensor, ...]:
+        """Returns blank transitions; the data set need not exist."""
+        rows = self._each(count) * self.num_envs
+        return tuple(map(Tensor, blank_transitions(self.trainer.spec, rows)))
 
     def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
         """Returns zeros with the shapes of gradients and losses."""

@@ -5,7 +5,11 @@ import os
 import numpy as np
 import pytest
 
-from mindspore_rl.datasets.dataset import Dataset
+from mindspore_rl.datasets.build import Part, write
+from mindspore_rl.datasets.dataset import About, Dataset
+from mindspore_rl.datasets.episodes import Episode, of_environment
+from mindspore_rl.environments.registry import spec
+from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.trained.evaluate import evaluate
 from tests.compiler import inproc
@@ -82,12 +86,24 @@ def test_a_path_is_of_the_folder_one_works_in(dataset, tmp_path, monkeypatch):
         ("msrl.dataset_windows(PATH, 24, 0)", "windows of 0 steps"),
         ("msrl.dataset_windows(PATH, 24, 5000)", "windows of 5000 steps(.|\n)*at most"),
         ("msrl.dataset_windows(PATH, 24)", "with 2 arguments"),
+        ("msrl.dataset_transitions(PATH)", "with 1 arguments"),
+        ("msrl.dataset_transitions(SHORT, 24)", "has no transition: each of its records"),
         ("msrl.dataset_windows(OTHER, 24, 1)", r"has obs \(2,\) (.|\n)* \(4,\)(.|\n)*another"),
     ],
 )
 def test_what_cannot_be_is_told_with_its_line(dataset, tmp_path, text, told):
     made(tmp_path / "other", [3, 4]).table.close()
+    one = Episode(
+        obs=np.zeros((1, 4), np.float32),
+        action=np.zeros(1, np.int32),
+        reward=np.zeros(1, np.float32),
+        terminated=np.zeros(1, bool),
+        truncated=np.ones(1, bool),
+    )
+    of_cartpole = of_environment(spec("CartPole-v1")), About("CartPole-v1", Discrete(2))
+    write(tmp_path / "short", *of_cartpole, [Part("one", [1], [one])])
     text = text.replace("PATH", repr(str(dataset))).replace("OTHER", repr(str(tmp_path / "other")))
+    text = text.replace("SHORT", repr(str(tmp_path / "short")))
     with pytest.raises(MsrlError, match=rf"program_\w+.py:\d+(.|\n)*{told}"):
         windows_of(tmp_path, text)
 

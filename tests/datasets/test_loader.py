@@ -14,7 +14,7 @@ import pytest
 from mindspore_rl.datasets.dataset import Dataset
 from mindspore_rl.datasets.epochs import Epochs
 from mindspore_rl.datasets.loader import Loader
-from mindspore_rl.datasets.windows import COLD, Batches, Windows
+from mindspore_rl.datasets.windows import COLD, TRANSITIONS, Batches, Windows
 from mindspore_rl.errors import ReplayError
 from tests.datasets.files import episode, made
 
@@ -61,6 +61,22 @@ def test_batches_are_windows_of_the_episodes(dataset, window, ranks):
                         part = whole[name][first : first + steps]
                         np.testing.assert_array_equal(column[row, :there], part)
                         assert not column[row, there:].any()
+
+
+def test_transitions_are_all_steps_with_a_successor(dataset):
+    """And those that terminated an episode; steps that were truncated are left out."""
+    expected = []
+    for record, steps in enumerate(LENGTHS):
+        one = episode(record, steps)
+        for step in range(steps):
+            if step < steps - 1 or one.terminated[step]:
+                following = one.obs[step + 1] if step < steps - 1 else [0, 0]
+                found = one.obs[step], one.action[step], one.reward[step], one.terminated[step]
+                expected.append(np.hstack([*found, following]).tolist())
+    batches = Batches(dataset, TRANSITIONS, len(expected), seed=5)
+    batches.gather(0, batch := batches.buffer())
+    rows = zip(*batch.transitions(), strict=True)
+    assert sorted(np.hstack(row).tolist() for row in rows) == sorted(expected)
 
 
 def test_it_goes_on_from_any_batch(dataset):

@@ -87,7 +87,7 @@ def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Returns the cache name of a program's findings; empty if it has no unique fingerprint."""
     algorithm = program.algorithm
     small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
-    kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows")
+    kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows", "dataset_transitions")
     each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
     parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
     with contextlib.suppress(Unknown, OSError):

@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor
 from mindspore_rl.compiler.analysis.trainer import innermost
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS, Handlers
-from mindspore_rl.datasets.windows import blank_windows
+from mindspore_rl.datasets.windows import blank_transitions, blank_windows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, text_of
 from mindspore_rl.plan.value import reduced_count
@@ -342,10 +342,18 @@ class Probe:
     def _dataset_windows(self, op: Op, *_: Any) -> tuple:
         """Makes windows with the environment's shapes; float arrays hold random numbers."""
         shape = op.attr["rows"], op.attr["per_env"] * self.num_envs, op.attr["length"]
+        return self._of_data(blank_windows(self.trainer.spec, *shape))
+
+    @evaluates("dataset_transitions")
+    def _dataset_transitions(self, op: Op, *_: Any) -> tuple:
+        """Makes transitions; see `_dataset_windows`."""
+        shape = op.attr["rows"], op.attr["per_env"] * self.num_envs
+        return self._of_data(blank_transitions(self.trainer.spec, *shape))
+
+    def _of_data(self, blank: tuple[np.ndarray, ...]) -> tuple:
         draw = self.generator.standard_normal
         return tuple(
-            Tensor(draw(x.shape, np.float32) if x.dtype == np.float32 else x)
-            for x in blank_windows(self.trainer.spec, *shape)
+            Tensor(draw(x.shape, np.float32) if x.dtype == np.float32 else x) for x in blank
         )
 
     @evaluates("replay_update")

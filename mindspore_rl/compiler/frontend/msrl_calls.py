@@ -86,6 +86,8 @@ class Calls:
             return self.records.uniform(node)
         if name == "dataset_windows":
             return self.records.windows(node)
+        if name == "dataset_transitions":
+            return self.records.transitions(node)
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:

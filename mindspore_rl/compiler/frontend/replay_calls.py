@@ -1,13 +1,21 @@
 """Calls of msrl on records: a replay buffer, and windows of a data set."""
 
 import ast
+from collections.abc import Callable
+from functools import partial
 
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
 from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
-from mindspore_rl.datasets.windows import OUTPUTS, check_windows
+from mindspore_rl.datasets.windows import (
+    OF_TRANSITIONS,
+    OUTPUTS,
+    TRANSITIONS,
+    check_transitions,
+    check_windows,
+)
 from mindspore_rl.errors import ProgramError, ReplayError
 from mindspore_rl.replay.across import ACROSS
 
@@ -141,15 +149,38 @@ class RecordCalls:
             self.draft.fail(node, f"msrl.dataset_windows with {len(node.args)} arguments")
         path, length = known(node.args[0]), known(node.args[2])
         each = self._shared("a batch", node.args[1])
+        check = partial(check_windows, path, length)
+        return self._of_dataset("dataset_windows", node, check, OUTPUTS, each, length)
+
+    def transitions(self, node: ast.Call) -> Struct:
+        """Reads `msrl.dataset_transitions`, see `windows`."""
+        if len(node.args) != 2:
+            self.draft.fail(node, f"msrl.dataset_transitions with {len(node.args)} arguments")
+        each = self._shared("a batch", node.args[1])
+        check = partial(check_transitions, self.draft.frame.known(node.args[0]))
+        return self._of_dataset(
+            "dataset_transitions", node, check, OF_TRANSITIONS, each, TRANSITIONS
+        )
+
+    def _of_dataset(
+        self,
+        kind: str,
+        node: ast.Call,
+        check: Callable,
+        names: tuple[str, ...],
+        each: int,
+        length: int,
+    ) -> Struct:
+        """Emits the reading of a data set that `check` opens; its results have these names."""
         try:
-            file = check_windows(path, length, self.reader.trainer.spec)
+            file = check(self.reader.trainer.spec)
         except ReplayError as error:
             raise ProgramError(f"{self.draft.frame.where(node)}\n  {error}") from error
-        loops, purpose = self.drawing.inner_loops(), self.draft.name_op("dataset_windows_order")
+        loops, purpose = self.drawing.inner_loops(), self.draft.name_op(f"{kind}_order")
         attrs = {"purpose": purpose, "path": file, "per_env": each, "length": length}
         attrs["rows"] = num_turns(loops)
-        names = tuple(f"dataset_{name}" for name in OUTPUTS)
-        return tuple(map(Var, self.drawing.rows("dataset_windows", names, loops, node, attrs)))
+        tables = tuple(f"dataset_{name}" for name in names)
+        return tuple(map(Var, self.drawing.rows(kind, tables, loops, node, attrs)))
 
     def _shared(self, what: str, node: ast.expr) -> int:
         """Returns records per environment for a count that must divide evenly among all."""

@@ -254,6 +254,12 @@ OPERATIONS = {
         agents=(3, 3, 3, None, None, None),
         attrs=("purpose", "path", "per_env", "length", "rows"),
     ),
+    "dataset_transitions": Kind(
+        call=True,
+        arguments=2,
+        agents=(2, 2, 2, None, 2),
+        attrs=("purpose", "path", "per_env", "length", "rows"),
+    ),
     "env_steps": Kind(call=True, cell="fits"),
     "env_index": Kind(call=True, arguments=0, cell="fits", part="env_index"),
     "report": Kind(call=True, attrs=("keys",)),

@@ -178,7 +178,7 @@ class LoopWriter:
         shape = f"{op.attr['rounds']}, {op.attr['steps']}"
         return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {shape})']
 
-    @writes("dataset_windows")
+    @writes("dataset_windows", "dataset_transitions")
     def _dataset_windows(self, op: Op) -> list[str]:
         call = (
             f'w.dataset_windows("{op.attr["purpose"]}", {op.attr["path"]!r}, '

@@ -129,7 +129,8 @@ class ShareRuntime:
     ) -> tuple[np.ndarray, ...]:
         """Returns windows of a data set for an iteration, each `[rows, per_env * B, length, ...]`.
 
-        They are valid until the windows of the next iteration are requested.
+        With the length `TRANSITIONS` its transitions, `[rows, per_env * B, ...]`. They are valid
+        until those of the next iteration are requested.
         """
         self.rank.stamp(Stage.DATASET)
         if purpose not in self._windows:
