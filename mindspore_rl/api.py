@@ -49,16 +49,19 @@ class Msrl(Protocol):
     def agent_learn(self, *args: Any) -> Any:
         """Calls `Learner.learn(msrl, *args)`, which static analysis inlines."""
 
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.
 
         Args:
             values: the arrays of the step, or one NamedTuple of them, which a sample returns.
             keep: records to keep over all environments, the newest `keep // B` of each; 0: records
                 are kept until the next sample.
+            into: name of the replay that keeps them, if a program has several.
         """
 
-    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> tuple:
+    def replay_sample(
+        self, count: int = 0, by: str = "stratified", steps: int = 0, of: str = ""
+    ) -> tuple:
         """Samples the replay.
 
         Without `count`: the steps inserted since the last sample, in order. With `count`: a random
@@ -74,6 +77,7 @@ class Msrl(Protocol):
             steps: draws windows of this many consecutive records of one environment instead; a
                 window ends at the newest record at the latest. With `priority`, the priority of a
                 window's first record counts.
+            of: name of the kept replay that is drawn from.
 
         Returns: one `[n, B, ...]` for each inserted value, or the NamedTuple of them; n = T after a
             loop over `steps()`. With a count `[count, ...]`; with windows `[count, steps, ...]`.
@@ -82,8 +86,11 @@ class Msrl(Protocol):
             are the importance weights of Schaul et al. 2016.
         """
 
-    def replay_update(self, ids: Any, priorities: Any) -> None:
-        """Sets the priorities `[count]` of sampled records (|error| ** alpha, Schaul et al.)."""
+    def replay_update(self, ids: Any, priorities: Any, of: str = "") -> None:
+        """Sets the priorities `[count]` of sampled records (|error| ** alpha, Schaul et al.).
+
+        `of` is the name of their replay, as in `replay_sample`.
+        """
 
     def uniform(self, count: int, size: int) -> Any:
         """Draws random numbers `[count, size]` in [0, 1) for a batch, anew in each call.

@@ -143,6 +143,7 @@ class Plan:
         steps_per_env: steps of each environment in an iteration.
         records_per_env: records of each environment that an iteration keeps.
         records_kept: the newest records of each environment that are kept.
+        named_replays: the same two numbers of each replay that has a name, by name.
         checkpoint_replay: whether checkpoints contain them.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
@@ -191,6 +192,16 @@ class Plan:
     parts: tuple[tuple[int, int], ...] = ()
     records_kept: int = 0
     checkpoint_replay: bool = True
+    named_replays: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def replays(self) -> dict[str, tuple[int, int]]:
+        """By name of each kept replay (perhaps empty) the records of an environment.
+
+        They are those that an iteration inserts, and those that are kept.
+        """
+        own = {"": (self.records_per_env, self.records_kept)} if self.records_per_env else {}
+        return own | self.named_replays
 
     @property
     def leader(self) -> int:

@@ -9,6 +9,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,8 +48,8 @@ def save(
         folder: created if missing.
         iteration: iterations done.
         arrays: by name; each gets a checksum.
-        meta: JSON-serialisable metadata, with all of `NUMBERS` except `iteration`; under `replay`
-            the fields of a `Replay` whose segments have been written.
+        meta: JSON-serialisable metadata, with all of `NUMBERS` except `iteration`; also that of
+            `meta_of` the replays whose segments have been written.
 
     Raises:
         StorageError: the disk is full or faulty, or the folder cannot be written; existing
@@ -82,8 +83,7 @@ def remove_unused(folder: Path, before: int) -> None:
     with contextlib.suppress(CheckpointError):
         for path in list_checkpoints(folder):
             _, meta = next(_members(path))
-            replay = replay_of(meta)
-            used += replay.segments if replay else ()
+            used += [one for replay in replays_of(meta).values() for one in replay.segments]
         replay_segments.remove_unused(place, used, before)
 
 
@@ -112,12 +112,13 @@ def _read_back(path: Path) -> None:
     """Verifies a new checkpoint; the ranks have read back the segments that they wrote."""
     try:
         meta = look(path, replay=False)
-        if (replay := replay_of(meta)) is not None:
+        for replay in replays_of(meta).values():
             with _reading(path):
                 replay_segments.check_sizes(_segments(path.parent), replay)
-        for name in _in_file(meta):
-            for _ in _array_pieces(path, meta, name):
-                pass
+        for name in meta["arrays"]:
+            if name.startswith(REPLAY):
+                for _ in _array_pieces(path, meta, name):
+                    pass
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
@@ -128,7 +129,7 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     Args:
         path: of the checkpoint.
         replay: whether to read the replay too, as arrays `[capacity, num_envs, ...]` whose names
-            begin with `REPLAY`; see also `replay_parts`.
+            begin with `REPLAY`, see `column_of`; see also `replay_parts`.
 
     Returns: the arrays, and the metadata, with the dtypes, shapes and checksums of all arrays by
         name under `arrays`.
@@ -139,19 +140,17 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     """
     (_, meta), *arrays = _members(path)
     found = dict(arrays)
-    about = replay_of(meta) if replay else None
-    if about is None:
-        return found, meta
-    inserted = np.full(meta["num_envs"], about.capacity)
-    if not _in_file(meta):
-        inserted = about.inserted(meta["num_envs"])
-    with _reading(path):
-        for number, (dtype, record) in enumerate(about.kinds()):
-            shape = (about.capacity, meta["num_envs"], *record)
-            found[f"{REPLAY}{number}"] = np.zeros(shape, dtype)
-    for number, lanes, records, piece in replay_parts(path, meta, inserted):
-        column = found[f"{REPLAY}{number}"]
-        replay_segments.put(column[:, lanes], piece, records, inserted[lanes])
+    for name, about in replays_of(meta).items() if replay else ():
+        inserted = np.full(meta["num_envs"], about.capacity)
+        if not _in_file(meta, name):
+            inserted = about.inserted(meta["num_envs"])
+        with _reading(path):
+            for number, (dtype, record) in enumerate(about.kinds()):
+                shape = (about.capacity, meta["num_envs"], *record)
+                found[column_of(name, number)] = np.zeros(shape, dtype)
+        for number, lanes, records, piece in replay_parts(path, meta, inserted, name):
+            column = found[column_of(name, number)]
+            replay_segments.put(column[:, lanes], piece, records, inserted[lanes])
     return found, meta
 
 
@@ -169,37 +168,59 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
     _, meta = next(members)
     for _ in members:
         pass
-    if replay and (found := replay_of(meta)):
+    for name, found in replays_of(meta).items() if replay else ():
         with _reading(path):
             replay_segments.check(_segments(path.parent), found)
-        for _ in (piece for name in _in_file(meta) for piece in _array_pieces(path, meta, name)):
-            pass
+        for column in _in_file(meta, name):
+            for _ in _array_pieces(path, meta, column):
+                pass
     return meta
 
 
-def replay_of(meta: dict[str, Any]) -> Replay | None:
-    """Returns the replay that a checkpoint's metadata describes, or None if there is none.
+def inserted_of(name: str) -> str:
+    """Names the array with the records ever inserted for each environment into a replay."""
+    return f"counters/inserted/{name}" if name else "counters/inserted"
+
+
+def column_of(name: str, number: int) -> str:
+    """Names the array of a column of a replay."""
+    return f"{REPLAY}{name}/{number}" if name else f"{REPLAY}{number}"
+
+
+def meta_of(replays: dict[str, Replay]) -> dict[str, Any]:
+    """Returns the metadata that describe kept replays, given by their names."""
+    named = {name: asdict(replay) for name, replay in replays.items()}
+    own = {"replay": named.pop("")} if "" in named else {}
+    return own | ({"named_replays": named} if named else {})
+
+
+def replays_of(meta: dict[str, Any]) -> dict[str, Replay]:
+    """Returns the replays that a checkpoint's metadata describe, by name; "" has none.
 
     Raises:
         CheckpointError: the description is damaged.
     """
-    if "replay" in meta:
-        try:
-            return read(Replay, meta["replay"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"the checkpoint of iteration {meta['iteration']} describes no replay "
-                f"({type(error).__name__}: {error}); use one before it"
-            ) from error
-    if not (names := _in_file(meta)):
-        return None
-    entries = [meta["arrays"][name] for name in names]
-    columns = tuple((dtype, tuple(shape[2:])) for dtype, shape, _ in entries)
-    return Replay(entries[0][1][0], columns)
+    try:
+        found = read(dict[str, Replay], meta.get("named_replays", {}))
+        if "replay" in meta:
+            found[""] = read(Replay, meta["replay"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint of iteration {meta['iteration']} describes no replay "
+            f"({type(error).__name__}: {error}); use one before it"
+        ) from error
+    if found:
+        return found
+    for name in dict.fromkeys(map(_replay_in_file, meta["arrays"])):
+        if name is not None:
+            entries = [meta["arrays"][column] for column in _in_file(meta, name)]
+            columns = tuple((dtype, tuple(shape[2:])) for dtype, shape, _ in entries)
+            found[name] = Replay(entries[0][1][0], columns)
+    return found
 
 
 def replay_parts(
-    path: Path, meta: dict[str, Any], inserted: np.ndarray
+    path: Path, meta: dict[str, Any], inserted: np.ndarray, name: str = ""
 ) -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
     """Reads the replay of a checkpoint in pieces.
 
@@ -207,6 +228,7 @@ def replay_parts(
         path: of the checkpoint.
         meta: its metadata.
         inserted: number of records ever inserted for each environment, `[num_envs]`.
+        name: of the replay.
 
     Yields: the number of a column, the environments of a piece, the numbers of its records
         `[rows, environments]` (negative: no record) and the piece `[rows, environments, ...]`, to
@@ -215,7 +237,7 @@ def replay_parts(
     Raises:
         CheckpointError: it is damaged; a checksum is compared only after the last piece.
     """
-    replay, folder = replay_of(meta), _segments(path.parent)
+    replay, folder = replays_of(meta).get(name), _segments(path.parent)
     if replay is None:
         return
     with _reading(path):
@@ -224,18 +246,25 @@ def replay_parts(
                 records = first + np.arange(len(piece))[:, None]
                 records = np.broadcast_to(records, piece.shape[:2])
                 yield number, slice(*segment.lanes), records, piece
-    for number, name in enumerate(_in_file(meta)):
-        capacity, num_envs = meta["arrays"][name][1][:2]
-        for row, piece in _array_pieces(path, meta, name):
+    for number, column in enumerate(_in_file(meta, name)):
+        capacity, num_envs = meta["arrays"][column][1][:2]
+        for row, piece in _array_pieces(path, meta, column):
             rows = np.arange(row, row + len(piece))[:, None]
             records = rows + (inserted - 1 - rows) // capacity * capacity
             yield number, slice(0, num_envs), records, piece
 
 
-def _in_file(meta: dict[str, Any]) -> list[str]:
-    """Lists the columns of the replay that are arrays of the file, in order."""
-    names = (name for name in meta["arrays"] if name.startswith(REPLAY))
-    return sorted(names, key=lambda name: int(name.removeprefix(REPLAY)))
+def _in_file(meta: dict[str, Any], name: str) -> list[str]:
+    """Lists the columns of a replay that are arrays of the file, in order."""
+    columns = (column for column in meta["arrays"] if _replay_in_file(column) == name)
+    return sorted(columns, key=lambda column: int(column.rpartition("/")[2]))
+
+
+def _replay_in_file(array: str) -> str | None:
+    """Returns the name of the replay of which an array is a column; None: of none."""
+    if not array.startswith(REPLAY):
+        return None
+    return array.removeprefix(REPLAY).rpartition("/")[0]
 
 
 def _array_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple[int, np.ndarray]]:

@@ -66,7 +66,7 @@ class PlainLoop(ABC):
         self._iteration = 0
         self._rows: list[tuple] = []
         self._sampled = False
-        self._record: Any = None
+        self._records: dict[str | None, Any] = {}  # by replay; None: the trajectory buffer
         self._sites: dict[str, dict[tuple, int]] = {}
         self._turns: dict[str, int] = {}
         self._counts: dict[str, int] = {}
@@ -135,37 +135,40 @@ class PlainLoop(ABC):
     def agent_learn(self, *args: Any) -> Any:
         return self.trainer.learner.learn(self, *args)
 
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         if is_record(values[0]):
-            self._record, values = values[0], tuple(leaves(values))
+            self._records[into if keep else None] = values[0]
+            values = tuple(leaves(values))
         if keep:
-            self._keep(values, keep // self.num_envs)
+            self._keep(values, keep // self.num_envs, into)
             return
         if self._sampled:
             self._rows, self._sampled = [], False
         self._rows.append(values)
 
-    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
+    def replay_sample(
+        self, count: int = 0, by: str = "stratified", steps: int = 0, of: str = ""
+    ) -> Any:
         if count:
-            return self._as_inserted(self._draw(count, by, steps))
+            return self._as_inserted(self._draw(count, by, steps, of), of)
         self._sampled = True
         rows = tuple(ops.stack(column) for column in zip(*self._rows, strict=True))
-        return self._as_inserted(rows)
+        return self._as_inserted(rows, None)
 
     @abstractmethod
-    def _keep(self, values: tuple, capacity: int) -> None:
+    def _keep(self, values: tuple, capacity: int, into: str) -> None:
         """Keeps a record of each environment, of which the newest `capacity` are kept."""
 
     @abstractmethod
-    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+    def _draw(self, count: int, by: str, steps: int, of: str) -> tuple[Tensor, ...]:
         """Draws kept records, see `api.Msrl.replay_sample`. Returns: the columns."""
 
-    def _as_inserted(self, columns: tuple[Tensor, ...]) -> Any:
+    def _as_inserted(self, columns: tuple[Tensor, ...], of: str | None) -> Any:
         """Columns in the form in which records were inserted; ids and odds stand behind it."""
-        if self._record is None:
+        if of not in self._records:
             return columns
         rest = iter(columns)
-        record = put_into(self._record, rest)
+        record = put_into(self._records[of], rest)
         more = tuple(rest)
         return (record, *more) if more else record
 

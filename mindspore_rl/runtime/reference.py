@@ -28,8 +28,79 @@ from mindspore_rl.rl.operators import (
 )
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
 from mindspore_rl.rl.random import below
-from mindspore_rl.runtime.checkpoint import lagged
+from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
+
+
+class Kept:
+    """A kept replay of all environments.
+
+    Args:
+        num_envs: B.
+
+    Attributes:
+        columns: arrays `[capacity, B, ...]`.
+        weights: `[capacity, B]` int64, see `replay.weights`.
+        inserted: number of records ever inserted for each environment, `[B]`.
+        by_priority: whether it is drawn from by priority.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.columns: list[np.ndarray] = []
+        self.weights = np.zeros((0, num_envs), np.int64)
+        self.inserted = np.zeros(num_envs, np.int64)
+        self.by_priority = False
+
+    def write(self, places: slice, values: list[np.ndarray], capacity: int) -> None:
+        """Keeps a record of each of some environments."""
+        if not self.columns:
+            shapes = [(capacity, len(self.inserted), *value.shape[1:]) for value in values]
+            pairs = zip(shapes, values, strict=True)
+            self.columns = [np.zeros(shape, value.dtype) for shape, value in pairs]
+            self.weights = np.zeros(shapes[0][:2], np.int64)
+        at = self.inserted[places] % capacity, np.arange(len(self.inserted))[places]
+        largest = self.weights[:, places].max(0)
+        for column, value in zip(self.columns, values, strict=True):
+            column[at] = value
+        self.weights[at] = np.where(largest > 0, largest, ONE)
+        self.inserted[places] += 1
+
+    def draw(self, noise: np.ndarray, by: str, steps: int) -> tuple[Tensor, ...]:
+        """Draws records, see `api.Msrl.replay_sample`; noise `[B, 2 k]`."""
+        capacity, own = len(self.weights), np.arange(len(self.inserted))
+        filled = np.minimum(self.inserted, capacity)
+        if by == "priority":
+            self.by_priority = True
+            newest = newest_rows(self.inserted, capacity, steps)
+            rows, odds = weighted_rows(noise, self.weights, filled, newest)
+            told = Tensor(rows.reshape(-1)), Tensor(odds.reshape(-1))
+            return (*self._records(rows, own, steps), *told)
+        starts, oldest = filled - max(steps, 1) + 1, self.inserted - filled
+        if by in ACROSS:
+            rows, holders = drawn_across(noise, starts, by == "distinct")
+            return self._records(oldest[holders] + rows, holders, steps)
+        rows = below(noise, starts[:, None]).T
+        return self._records(oldest + rows if steps else rows, own, steps)
+
+    def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
+        """Gathers records, or windows from there on: rows `[k, B]` of environments `holders`."""
+        behind = [(rows + i) % len(self.weights) for i in range(max(steps, 1))]
+        at = np.stack(behind, -1) if steps else behind[0]
+        holders = np.broadcast_to(holders, rows.shape)
+        found = (column[at, holders[..., None] if steps else holders] for column in self.columns)
+        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in found)
+
+    def update(self, ids: np.ndarray, priorities: np.ndarray) -> None:
+        """Sets the priorities of drawn records, both `[k * B]`."""
+        for place, (row, weight) in enumerate(zip(ids, weights_of(priorities), strict=True)):
+            self.weights[row][place % self.weights.shape[1]] = weight
+
+    def state(self, name: str) -> dict[str, np.ndarray]:
+        """Returns the arrays of a checkpoint, for a replay of this name."""
+        columns = [*self.columns, *[self.weights][: self.by_priority]]
+        arrays = {column_of(name, n): column.copy() for n, column in enumerate(columns)}
+        return arrays | {inserted_of(name): self.inserted.copy()}
+
 
 Recorder = Callable[[int, str, list[np.ndarray]], None]
 
@@ -78,10 +149,7 @@ class Reference(PlainLoop):
         self.lag, self._acting = lag, named_parameters(trainer, "actor") if lag else []
         self.versions = deque([self._newest()] * (lag + 1), maxlen=lag + 1)
         self._env_steps = self._steps_before = 0
-        self._kept: list[np.ndarray] = []  # columns `[capacity, B, ...]`
-        self._weights = np.zeros((0, self.num_envs), np.int64)
-        self._inserted = np.zeros(self.num_envs, np.int64)
-        self._by_priority = False
+        self._kept: dict[str, Kept] = {}
         self._gradients: dict[tuple, Callable] = {}
         self._told: Any = ()  # the rows of the last gradient, which no mark records
         self._windows: dict[str, EnvironmentWindows] = {}
@@ -106,11 +174,8 @@ class Reference(PlainLoop):
             arrays[f"environment/{name}"] = value
         for name in ("return", "length"):
             arrays[f"episodes/{name}"] = np.zeros(self.num_envs)
-        columns = [*self._kept, *[self._weights][: self._by_priority]]
-        for number, column in enumerate(columns):
-            arrays[f"replay/{number}"] = column.copy()
-        if columns:
-            arrays["counters/inserted"] = self._inserted.copy()
+        for name, kept in self._kept.items():
+            arrays |= kept.state(name)
         for name, parameter in named_parameters(self.trainer, "state"):
             arrays[f"parameters/{name}"] = to_array(parameter)
         for age in range(1, self.lag + 1):
@@ -159,65 +224,34 @@ class Reference(PlainLoop):
         self._implied("env_step", "action", (action,))
         return self._implied("env_step", "observation", super().env_step(action))
 
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         columns = tuple(leaves(values)) if is_record(values[0]) else values
         self._implied("replay_keep" if keep else "replay_insert", "transition", columns)
-        super().replay_insert(*values, keep=keep)
+        super().replay_insert(*values, keep=keep, into=into)
 
-    def replay_sample(self, count: int = 0, by: str = "stratified", steps: int = 0) -> Any:
-        found = super().replay_sample(count, by, steps)
+    def replay_sample(
+        self, count: int = 0, by: str = "stratified", steps: int = 0, of: str = ""
+    ) -> Any:
+        found = super().replay_sample(count, by, steps, of)
         self._implied("replay_draw" if count else "replay_sample", "batch", tuple(leaves(found)))
         return found
 
-    def _keep(self, values: tuple, capacity: int) -> None:
-        self._keep_of(slice(None), [to_array(value) for value in values], capacity)
+    def _keep(self, values: tuple, capacity: int, into: str) -> None:
+        self._kept_in(into).write(slice(None), [to_array(value) for value in values], capacity)
 
-    def _keep_of(self, places: slice, values: list[np.ndarray], capacity: int) -> None:
-        """Keeps a record of each of some environments."""
-        if not self._kept:
-            shapes = [(capacity, len(self._inserted), *value.shape[1:]) for value in values]
-            pairs = zip(shapes, values, strict=True)
-            self._kept = [np.zeros(shape, value.dtype) for shape, value in pairs]
-            self._weights = np.zeros(shapes[0][:2], np.int64)
-        at = self._inserted[places] % capacity, np.arange(len(self._inserted))[places]
-        largest = self._weights[:, places].max(0)
-        for column, value in zip(self._kept, values, strict=True):
-            column[at] = value
-        self._weights[at] = np.where(largest > 0, largest, ONE)
-        self._inserted[places] += 1
-
-    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+    def _draw(self, count: int, by: str, steps: int, of: str) -> tuple[Tensor, ...]:
         numbers = self._noise("replay_sample", 2 * self._each(count))
         assert numbers is not None
-        noise = numbers.asnumpy()
-        capacity, own = len(self._weights), np.arange(len(self._inserted))
-        filled = np.minimum(self._inserted, capacity)
-        if by == "priority":
-            self._by_priority = True
-            newest = newest_rows(self._inserted, capacity, steps)
-            rows, odds = weighted_rows(noise, self._weights, filled, newest)
-            told = Tensor(rows.reshape(-1)), Tensor(odds.reshape(-1))
-            return (*self._records(rows, own, steps), *told)
-        starts, oldest = filled - max(steps, 1) + 1, self._inserted - filled
-        if by in ACROSS:
-            rows, holders = drawn_across(noise, starts, by == "distinct")
-            return self._records(oldest[holders] + rows, holders, steps)
-        rows = below(noise, starts[:, None]).T
-        return self._records(oldest + rows if steps else rows, own, steps)
+        return self._kept[of].draw(numbers.asnumpy(), by, steps)
 
-    def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
-        """Gathers records, or windows from there on: rows `[k, B]` of environments `holders`."""
-        behind = [(rows + i) % len(self._weights) for i in range(max(steps, 1))]
-        at = np.stack(behind, -1) if steps else behind[0]
-        holders = np.broadcast_to(holders, rows.shape)
-        found = (column[at, holders[..., None] if steps else holders] for column in self._kept)
-        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in found)
+    def _kept_in(self, name: str) -> Kept:
+        if name not in self._kept:
+            self._kept[name] = Kept(self.num_envs)
+        return self._kept[name]
 
-    def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
+    def replay_update(self, ids: Tensor, priorities: Tensor, of: str = "") -> None:
         self._implied("replay_update", "priority", (ids, priorities))
-        pairs = zip(ids.asnumpy(), weights_of(priorities.asnumpy()), strict=True)
-        for place, (row, weight) in enumerate(pairs):
-            self._weights[row][place % self.num_envs] = weight
+        self._kept[of].update(ids.asnumpy(), priorities.asnumpy())
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:
         return self._of_dataset("dataset_windows", path, count, length)

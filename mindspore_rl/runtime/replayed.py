@@ -52,7 +52,7 @@ class ReplayedLoop(Reference):
         self._acting = named_parameters(trainer, scope)
         self._kept_versions: dict[int, list[np.ndarray]] = {}
         self.batch: list[_Turn] = []
-        self._inserts: list[tuple[list[np.ndarray], int]] = []
+        self._inserts: list[tuple[list[np.ndarray], int, str]] = []
         steps = plan.steps_per_update
         self._actors = [_Actor(trainer, range(*share), steps) for share in sender.shares]
 
@@ -84,15 +84,16 @@ class ReplayedLoop(Reference):
     def agent_act(self, *args: Any, **named: Any) -> Any:
         return joined([turn.acted.pop(0) for turn in self.batch])
 
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
-        super().replay_insert(*joined([turn.inserted.pop(0) for turn in self.batch]), keep=keep)
+    def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
+        rows = joined([turn.inserted.pop(0) for turn in self.batch])
+        super().replay_insert(*rows, keep=keep, into=into)
 
-    def _keep(self, values: tuple, capacity: int) -> None:
-        self._inserts.append(([to_array(value) for value in values], capacity))
+    def _keep(self, values: tuple, capacity: int, into: str) -> None:
+        self._inserts.append(([to_array(value) for value in values], capacity, into))
 
-    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+    def _draw(self, count: int, by: str, steps: int, of: str) -> tuple[Tensor, ...]:
         self._write_inserts()
-        return super()._draw(count, by, steps)
+        return super()._draw(count, by, steps, of)
 
     def _write_inserts(self) -> None:
         """Writes the records of an iteration, message by message, as the learner does."""
@@ -100,8 +101,9 @@ class ReplayedLoop(Reference):
         for turn in self.batch:
             end = first + len(turn.env_indices)
             places = slice(turn.env_indices.start, turn.env_indices.stop)
-            for arrays, capacity in self._inserts:
-                self._keep_of(places, [array[first:end] for array in arrays], capacity)
+            for arrays, capacity, into in self._inserts:
+                rows = [array[first:end] for array in arrays]
+                self._kept_in(into).write(places, rows, capacity)
             first = end
         self._inserts = []
 
@@ -195,9 +197,9 @@ class _Actor(Reference):
         self._made.stepped.append(super().env_step(action))
         return self._made.stepped[-1]
 
-    def replay_insert(self, *values: Any, keep: int = 0) -> None:
+    def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         self._made.inserted.append(values)
-        super().replay_insert(*values, keep=keep)
+        super().replay_insert(*values, keep=keep, into=into)
 
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._version * self._steps_per_update))

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.platform.user_modules import as_recorded
-from mindspore_rl.runtime.checkpoint import replay_of
+from mindspore_rl.runtime.checkpoint import replays_of
 
 MAX_NAMED = 3
 """Arrays that an error message names."""
@@ -40,7 +40,7 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
         ("algorithm", meta["algorithm"], plan.algorithm["name"]),
         ("environment", *environments),
     ]
-    if replay_of(meta) is not None:
+    if replays_of(meta):
         told.append(("num_envs, by which the replay is laid out,", meta["num_envs"], plan.num_envs))
         if why := _why_replay_would_not_fit(meta, plan):
             told.append((f"num_steps, which {why},", *sizes(meta, plan)["num_steps"]))

@@ -51,7 +51,7 @@ class Acting(PlainLoop):
         super().__init__(trainer, environment, numbers, range(num_envs), seed)
         self.greedy = greedy
         self._env_steps, self._asked = done["env_steps"], asked
-        self._last: tuple = ()
+        self._last: dict[str, tuple] = {}
         self._zeros: dict[tuple, tuple] = {}
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
@@ -77,19 +77,19 @@ class Acting(PlainLoop):
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._env_steps))
 
-    def _keep(self, values: tuple, capacity: int) -> None:
-        self._last = values
+    def _keep(self, values: tuple, capacity: int, into: str) -> None:
+        self._last[into] = values
 
-    def _draw(self, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
+    def _draw(self, count: int, by: str, steps: int, of: str) -> tuple[Tensor, ...]:
         each = self._each(count)
-        columns = tuple(ops.concat([column] * each) for column in self._last)
+        columns = tuple(ops.concat([column] * each) for column in self._last[of])
         if steps:
             columns = tuple(ops.stack([column] * steps, 1) for column in columns)
         rows = each * self.num_envs
         weights = Tensor(np.zeros(rows, np.int32)), Tensor(np.ones(rows, np.float32))
         return (*columns, *weights) if by == "priority" else columns
 
-    def replay_update(self, ids: Tensor, priorities: Tensor) -> None:
+    def replay_update(self, ids: Tensor, priorities: Tensor, of: str = "") -> None:
         """Does nothing: a draw does not depend on priorities."""
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple[Tensor, ...]:

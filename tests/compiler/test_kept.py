@@ -65,6 +65,14 @@ def test_windows_have_their_steps_behind_the_batch(tmp_path):
             "msrl.replay_sample(16)",
             "another `keep`",
         ),
+        (', into="model"', "msrl.replay_sample()", 'a replay "model" that keeps nothing'),
+        (', keep=1000, into="a b"', "msrl.replay_sample(16)", "a replay with the name 'a b'"),
+        (', keep=1000, into="model"', "msrl.replay_sample(16)", r'not kept(.|\n)*of="model"'),
+        (
+            ", keep=1000",
+            'msrl.replay_sample(16, of="model")',
+            r'not kept as "model"(.|\n)*into="model"',
+        ),
     ],
 )
 def test_what_cannot_be_is_told_with_its_line(tmp_path, insert, sample, told):
@@ -79,11 +87,20 @@ def test_what_cannot_be_is_told_with_its_line(tmp_path, insert, sample, told):
         ("msrl.uniform(20, 2)", "such as 16"),
         ("msrl.uniform(16, 0)", "at least 1"),
         ("msrl.replay_update(action, reward)", "by which nothing is drawn"),
+        ('msrl.replay_update(action, reward, of="model")', r'"priority", of="model"\)'),
     ],
 )
 def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
     with pytest.raises(MsrlError, match=rf"program_\w+.py:\d+(.|\n)*{told}"):
         analyse_with(tmp_path, learn=f"target = reward; unused = {call}")
+
+
+def test_an_asynchronous_learner_fills_one_replay(tmp_path):
+    policy = registry.load_policy(registry.find_policy("SingleLearnerCoarse"))
+    policy = dataclasses.replace(policy, schedule=Schedule("asynchronous"))
+    both = ', keep=1000); msrl.replay_insert(obs, action, keep=800, into="other"'
+    with pytest.raises(MsrlError, match=r"into one kept replay(.|\n)*py:\d+(.|\n)*py:\d+"):
+        kept(tmp_path, both, "msrl.replay_sample(16)", policy=policy, workers=4)
 
 
 @pytest.mark.parametrize(

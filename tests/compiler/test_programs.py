@@ -70,6 +70,8 @@ CASES += [
     ("across", "SingleLearnerFine", "CartPole-v1"),
     ("across", "MultipleLearners", "CartPole-v1"),
     ("across", "Central", "CartPole-v1"),
+    *(("two_replays", policy, "CartPole-v1") for policy in (*EVERYWHERE, "SingleLearnerFine")),
+    ("two_replays", "SingleLearnerCoarse", "graph:CartPole-v1"),
 ]
 
 
@@ -109,14 +111,17 @@ def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_p
 def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_segments, "PIECE_BYTES", 500)
     monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)
-    job = inproc.request(inproc.PROGRAMS / "kept.py", policy, 3, env="CartPole-v1")
+    job = inproc.request(inproc.PROGRAMS / "two_replays.py", policy, 3, env="CartPole-v1")
     reference = references(job)
     assert inproc.run_and_compare(job, reference, tmp_path) == []
     last = checkpoint.list_checkpoints(tmp_path / checkpoint.FOLDER)[-1]
     assert theorem.compare_states(last, reference.checkpoints[-1], "replay/") == []
     meta = checkpoint.look(last)
-    parts = checkpoint.replay_parts(last, meta, np.zeros(meta["num_envs"], np.int64))
-    assert sum(number == 0 for number, *_ in parts) > 1
+    nothing = np.zeros(meta["num_envs"], np.int64)
+    for name, columns in (("", 4), ("model", 4)):  # three values and priorities
+        parts = [number for number, *_ in checkpoint.replay_parts(last, meta, nothing, name)]
+        assert parts.count(0) > 1
+        assert set(parts) == set(range(columns))
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ ALGORITHMS = {
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
     str(PROGRAMS / "across.py"): ({}, CARTPOLE),
+    str(PROGRAMS / "two_replays.py"): ({"by": "stratified"}, CARTPOLE),
 }
 """The algorithms' configurations and environments.
 
@@ -128,6 +129,7 @@ FIRST = {
     (str(PROGRAMS / "two_phase.py"), "GPUOnly", "graph:CartPole-v1", 2),
     (str(PROGRAMS / "early_ends.py"), "Central", "CartPole-v1", 2),
     (str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 3),
+    (str(PROGRAMS / "two_replays.py"), "GPUOnly", "graph:CartPole-v1", 2),
 }
 """The first case of an algorithm under a policy; all its options have other values."""
 QUICK = {

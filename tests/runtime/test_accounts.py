@@ -52,9 +52,8 @@ def test_what_a_chunk_reports_is_told_in_every_iteration():
     plan = SimpleNamespace(seed=1)
     counts = {"number": 0, "iteration": 0, "env_steps": 0}
     rank = SimpleNamespace(plan=plan, agents=None, link=link, profile=None, **counts)
-    share = SimpleNamespace(
-        rank=rank, env_indices=range(2), replay=None, kept=None, episodes=EpisodeCounter(2)
-    )
+    parts = {"replay": None, "kept": None, "named": {}, "episodes": EpisodeCounter(2)}
+    share = SimpleNamespace(rank=rank, env_indices=range(2), **parts)
     whole = object.__new__(FragmentRuntime)
     whole.rank, whole.share, whole.iterations_here, whole._metrics = rank, share, 50, {}
     chunk = ShareRuntime(share, Parts(None, None, None, None, None, whole._metrics))

@@ -45,7 +45,7 @@ class Kept:
 
 
 def rank_of(run, number, envs, capacity=10):
-    plan = SimpleNamespace(steps_per_iteration=1, records_kept=capacity)
+    plan = SimpleNamespace(steps_per_iteration=1, replays={"": (1, capacity)})
     fragment = SimpleNamespace(components=("replay",))
     return SimpleNamespace(
         run_dir=run,
@@ -134,7 +134,7 @@ def test_a_checkpoint_has_all_records_whatever_each_environment_got(
 
 def replays(run):
     paths = checkpoint.list_checkpoints(run / "checkpoints")
-    return [checkpoint.replay_of(checkpoint.look(path)) for path in paths]
+    return [checkpoint.replays_of(checkpoint.look(path)).get("") for path in paths]
 
 
 def test_only_new_records_are_written_and_only_listed_segments_stay(tmp_path, small):

@@ -50,7 +50,7 @@ class AgentAxes:
         self._evaluate = evaluate
         self._rows = agent_rows(self._count)
         self._trials = RowTrials(evaluate, self._rows, generator, reading)
-        self._inserted: tuple[str, ...] = ()
+        self._inserted: dict[str | None, tuple[str, ...]] = {}
         self._set: set[str] = set()
 
     def follow(self, op: Op, inputs: dict[str, Any]) -> None:
@@ -65,18 +65,22 @@ class AgentAxes:
         elif op.kind == "index":
             self._give(op, (_moved(self.values[op.args[0]], -1),))
         elif op.kind in ("replay_insert", "replay_keep"):
-            self._inserted = op.args
+            self._inserted[op.replay] = op.args
         elif op.kind == "replay_sample":
-            self._give(op, tuple(_moved(self.values[name], 1) for name in self._inserted))
+            self._give(op, tuple(_moved(self.values[name], 1) for name in self._given(op)))
         elif op.kind == "replay_draw":
             behind = int(op.attr["steps"] > 0)
-            axes = [_moved(self.values[name], behind) for name in self._inserted]
+            axes = [_moved(self.values[name], behind) for name in self._given(op)]
             self._give(op, (*axes, *[None] * (len(op.targets) - len(axes))))
         elif agents is None and any(self._has_agents(name) for name in inputs):
             self._try(op, inputs)
         else:
             for name in op.targets:
                 self._put(op, name, self._bare[name])
+
+    def _given(self, op: Op) -> tuple[str, ...]:
+        """Returns the variables that were inserted last into the replay that `op` samples."""
+        return self._inserted.get(op.replay, ())
 
     def _has_agents(self, name: str) -> bool:
         return name in self.values and self.values[name].split_by("agent")

@@ -43,7 +43,8 @@ class Probe:
         seen: the value of each variable.
         evaluated: operations in order, with the values of the variables that they read.
         made_at: source line of the first definition of each variable.
-        record: the values that were inserted into the replay buffer last.
+        inserted: the values that were inserted last into each replay, by name; None: into the
+            trajectory buffer.
         impure: operations that depend on more than their arguments, with the reason.
     """
 
@@ -57,7 +58,7 @@ class Probe:
         self._passed: dict[str, str] = {}  # results of boundaries, by the variable they passed on
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
-        self.record: tuple = ()
+        self.inserted: dict[str | None, tuple] = {}
         self.impure: dict[str, str] = {}
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.parameters = self._parameters()
@@ -315,22 +316,23 @@ class Probe:
                     "with ops.ones_like(reward) * value)"
                 )
         described = [_describe(value) for value in values]
-        if self.record and described != [_describe(value) for value in self.record]:
+        before = self.inserted.get(op.replay, values)
+        if described != [_describe(value) for value in before]:
             raise ProgramError(
                 f"{op.where}\n  inserts {', '.join(described)}; elsewhere "
-                f"{', '.join(map(_describe, self.record))}"
+                f"{', '.join(map(_describe, before))}"
             )
-        self.record = values
+        self.inserted[op.replay] = values
         return ()
 
     @evaluates("replay_sample")
     def _replay_sample(self, op: Op) -> tuple:
         """Makes a full buffer: the last record, repeated, with 10 % noise on float values."""
-        return tuple(map(Tensor, self._records(op.attr["rows"])))
+        return tuple(map(Tensor, self._records(op, op.attr["rows"])))
 
     @evaluates("replay_draw")
     def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
-        columns, steps = list(self._records(op.attr["per_env"])), op.attr["steps"]
+        columns, steps = list(self._records(op, op.attr["per_env"])), op.attr["steps"]
         shape = columns[0].shape[:2]
         if steps:
             columns = [np.repeat(column[:, :, None], steps, axis=2) for column in columns]
@@ -365,9 +367,9 @@ class Probe:
             )
         return ()
 
-    def _records(self, rows: int) -> Iterator[np.ndarray]:
-        """Yields the columns of the replay buffer, `[rows, B, ...]`."""
-        for value in self.record:
+    def _records(self, op: Op, rows: int) -> Iterator[np.ndarray]:
+        """Yields the columns of the replay that an operation samples, `[rows, B, ...]`."""
+        for value in self.inserted.get(op.replay, ()):
             array = to_array(value)
             column = np.repeat(array[None], rows, axis=0)
             if array.dtype == np.float32:

@@ -12,7 +12,7 @@ from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
 
-NAMED = ("replay_insert", "replay_sample", "agent_act", "gradient")
+NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient")
 """Calls that take keyword arguments, beside reductions."""
 
 
@@ -120,13 +120,9 @@ class Calls:
             targets = tuple(self.draft.new_temporary(prefix + name) for name in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":
             targets = self.records.sampled(node)
-            if self.records.keep:
-                self.draft.fail(
-                    node,
-                    "msrl.replay_sample() of records that are kept",
-                    "say how many: msrl.replay_sample(256)",
-                )
-        elif name != "replay_update":
+        elif name == "replay_update":
+            attrs = self.records.updated(node)
+        else:
             targets = (self.draft.new_temporary("value"),)
         more = tuple(attrs.items())
         found: tuple[Struct, ...] = self.draft.emit(name, targets, tuple(texts), reads, attrs=more)

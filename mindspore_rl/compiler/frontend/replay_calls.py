@@ -2,7 +2,9 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
@@ -17,12 +19,35 @@ from mindspore_rl.datasets.windows import (
     check_windows,
 )
 from mindspore_rl.errors import ProgramError, ReplayError
+from mindspore_rl.platform.names import is_name
 from mindspore_rl.replay.across import ACROSS
 
 WAYS = (STRATIFIED, *ACROSS, "priority")
 """The ways to draw records: the values of `by`."""
+ANOTHER = 'the records of one replay are alike: put others into another, into="model"'
+"""The hint in errors about insertions that differ."""
 SAMPLE = 'expected a number of records, then `by` and `steps`: msrl.replay_sample(256, "priority")'
 """The hint in errors about a wrong call of `replay_sample`."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The trajectory buffer, or a kept replay.
+
+    Attributes:
+        keep: capacity in records of an environment; 0: a trajectory buffer.
+        width: number of values of a record.
+        record: the NamedTuple that was inserted, if it was one.
+    """
+
+    keep: int
+    width: int
+    record: Record | None
+
+
+def stored(name: str) -> tuple[tuple[str, str], ...]:
+    """Returns the attribute of an operation on a replay with a name."""
+    return (("store", name),) if name else ()
 
 
 class RecordCalls:
@@ -36,17 +61,14 @@ class RecordCalls:
 
     Attributes:
         each: records per environment of each count read so far, in reading order.
-        keep: capacity of the kept replay in records of an environment; 0: a trajectory buffer;
-            None: nothing was inserted yet.
+        stores: replays by name; None: the trajectory buffer; "": the kept replay without a name.
     """
 
     def __init__(self, drawing: Drawing, num_envs: int, wanted: tuple[int, ...] = ()) -> None:
         self.drawing, self.num_envs, self.wanted = drawing, num_envs, wanted
         self.each: list[int] = []
         self.reader, self.draft = drawing.reader, drawing.draft
-        self.keep: int | None = None
-        self._width: int | None = None  # number of values of a record; None before any insertion
-        self._record: Record | None = None  # the NamedTuple that was inserted
+        self.stores: dict[str | None, Store] = {}
 
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
@@ -54,40 +76,46 @@ class RecordCalls:
         record = values[0] if len(values) == 1 and isinstance(values[0], Record) else None
         if record is not None:
             values = tuple(flattened(record))
-        if self._width not in (None, len(values)) or not values:
-            self.draft.fail(node, f"inserting {len(values)} values, elsewhere {self._width},")
-        if self._width is not None and not alike(self._record, record):
-            self.draft.fail(node, "inserting another record than elsewhere", "insert one kind")
-        self._width, self._record, keep = len(values), record, 0
+        keep, into = 0, self.name(node, "into")
         for item in node.keywords:
-            if item.arg != "keep":
+            if item.arg not in ("keep", "into"):
                 self.draft.fail(item.value, f"the argument {item.arg!r} of replay_insert")
-            keep = self._per_env("keep", item.value)
-        if self.keep not in (None, keep):
+            if item.arg == "keep":
+                keep = self._per_env("keep", item.value)
+        if into and not keep:
             self.draft.fail(
-                node, "another `keep` than elsewhere", "a program has one replay: give the same"
+                node,
+                f'a replay "{into}" that keeps nothing',
+                f'say how many records: keep=100_000, into="{into}"',
             )
-        self.keep = keep
+        before = self.stores.setdefault(into if keep else None, Store(keep, len(values), record))
+        if before.width != len(values) or not values:
+            self.draft.fail(
+                node, f"inserting {len(values)} values, elsewhere {before.width},", ANOTHER
+            )
+        if not alike(before.record, record):
+            self.draft.fail(node, "inserting another record than elsewhere", ANOTHER)
+        if before.keep != keep:
+            self.draft.fail(node, "another `keep` than elsewhere", ANOTHER)
         kind = "replay_keep" if keep else "replay_insert"
-        attrs = (("capacity", keep),) if keep else ()
+        attrs = (("capacity", keep), *stored(into)) if keep else ()
         texts, reads = self.reader.texts(list(self.draft.taken(kind, values)), node)
         self.draft.emit(kind, (), tuple(texts), reads=reads, attrs=attrs)
         return Static(None)
 
     def draw(self, node: ast.Call) -> Struct:
         """Reads a draw of kept records with this turn's random numbers."""
-        targets = self.sampled(node)
-        if not self.keep:
-            self.draft.fail(
-                node,
-                "msrl.replay_sample with a number of records that are not kept",
-                "keep them: msrl.replay_insert(obs, action, keep=100_000)",
-            )
+        of = self.name(node, "of")
+        if of not in self.stores:
+            self._fail_without(node, of)
+        store = self.stores[of]
+        targets = self._sampled(store)
         by, steps = self._way(node)
         if by == "priority":
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
         each = self._shared("a sample", node.args[0])
-        attrs = {"per_env": each, "capacity": self.keep, "by": by, "steps": steps}
+        attrs = {"per_env": each, "capacity": store.keep, "by": by, "steps": steps}
+        attrs |= dict(stored(of))
         noise: tuple[str, ...] = ()
         if by in ACROSS:  # needs the random numbers of all environments, not only a replica's
             attrs["purpose"] = self.draft.name_op("replay_sample_noise")
@@ -95,14 +123,47 @@ class RecordCalls:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
         more = tuple(attrs.items())
         found = self.draft.emit("replay_draw", targets, noise, reads=noise, attrs=more)
-        return self.as_inserted(self.draft.given("replay_draw", found))
+        return self.as_inserted(self.draft.given("replay_draw", found), of)
 
-    def as_inserted(self, found: tuple[Struct, ...]) -> Struct:
+    def updated(self, node: ast.Call) -> dict[str, str]:
+        """Returns the attributes of an update of priorities."""
+        for item in node.keywords:
+            if item.arg != "of":
+                self.draft.fail(item.value, f"the argument {item.arg!r} of replay_update")
+        return dict(stored(self.name(node, "of")))
+
+    def name(self, node: ast.Call, word: str) -> str:
+        """Returns the name of a replay that a call gives as the argument `word`; empty: none."""
+        for item in node.keywords:
+            if item.arg == word:
+                name = self.draft.frame.known(item.value)
+                if not (is_name(name) and name.isidentifier()):
+                    self.draft.fail(
+                        item.value, f"a replay with the name {name!r}", 'expected a word, "model"'
+                    )
+                return str(name)
+        return ""
+
+    def _fail_without(self, node: ast.Call, of: str) -> NoReturn:
+        """Refuses a draw of records that are not kept, or not under this name."""
+        if not self.stores:
+            self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+        into = f', into="{of}"' if of else ""
+        named = "".join(f', or sample another: of="{name}"' for name in self.stores if name)
+        self.draft.fail(
+            node,
+            "msrl.replay_sample with a number of records that are not kept"
+            + (f' as "{of}"' if of else ""),
+            f"keep them: msrl.replay_insert(obs, action, keep=100_000{into}){named}",
+        )
+
+    def as_inserted(self, found: tuple[Struct, ...], of: str | None = None) -> Struct:
         """A sample in the form in which records were inserted; ids and odds stand behind it."""
-        if self._record is None:
+        inserted = self.stores[of].record
+        if inserted is None:
             return found
         parts = iter(found)
-        record = unflattened(self._record, parts)
+        record = unflattened(inserted, parts)
         more = tuple(parts)
         return (record, *more) if more else record
 
@@ -115,17 +176,26 @@ class RecordCalls:
         if by not in WAYS or len(node.args) > 3:
             known = ", ".join(f'"{way}"' for way in WAYS)
             self.draft.fail(node, f"a sample by {by!r}", f"by one of {known}")
-        if odd := set(found) - {"count"}:
+        if odd := set(found) - {"count", "of"}:
             self.draft.fail(node, f"the argument {odd.pop()!r} of replay_sample", SAMPLE)
         if type(steps) is not int or steps < 0 or not node.args:
             self.draft.fail(node, f"a sample of windows of {steps!r} steps", SAMPLE)
         return by, steps
 
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
-        """Makes new names for the values of a record."""
-        if self._width is None:
+        """Makes new names for the values of a record of the trajectory buffer."""
+        if not self.stores:
             self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
-        return tuple(self.draft.new_temporary("sample") for _ in range(self._width or 0))
+        if None not in self.stores:
+            self.draft.fail(
+                node,
+                "msrl.replay_sample() of records that are kept",
+                "say how many: msrl.replay_sample(256)",
+            )
+        return self._sampled(self.stores[None])
+
+    def _sampled(self, store: Store) -> tuple[str, ...]:
+        return tuple(self.draft.new_temporary("sample") for _ in range(store.width))
 
     def uniform(self, node: ast.Call) -> Struct:
         """Reads `msrl.uniform`: random numbers for a batch with equal rows per environment."""

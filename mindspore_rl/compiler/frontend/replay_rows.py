@@ -35,15 +35,24 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
             comes before any insertion, or one iteration inserts more records than are kept.
     """
     sites = [site for site in walk(items) if site[0].kind in ("replay_keep", "replay_draw")]
-    keeps = [site for site in sites if site[0].kind == "replay_keep"]
+    stores: dict[str, list[Site]] = {}
     for op, loops in sites:
         if not loops or loops[0].kind != "iterations":
             raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
+        stores.setdefault(op.replay or "", []).append((op, loops))
+    _check_updates(items)
+    placed: dict[str, Op] = {}
+    for own in stores.values():
+        placed |= _placed(own)
+    return with_ops(items, placed)
+
+
+def _placed(sites: list[Site]) -> dict[str, Op]:
+    """Returns the insertions and draws of one replay with the numbers of their records."""
+    keeps = [site for site in sites if site[0].kind == "replay_keep"]
     inner = [(op, loops[1:]) for op, loops in keeps]
     total = sum(num_turns(loops) for _, loops in inner)
     ways = {op.attr["by"] for op, _ in sites if op.kind == "replay_draw"}
-    weighted = "priority" in ways
-    _check_updates(items, weighted)
     placed = {}
     for number, (op, loops) in enumerate(sites):
         capacity = keeps[0][0].attr["capacity"]
@@ -61,7 +70,7 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
             "per_iteration": total,
             "index": index,
             "rows": num_turns(loops[1:]),
-            "weighted": weighted,
+            "weighted": "priority" in ways,
             "compiles": ways <= {STRATIFIED},
             "turn": turn_index(loops[1:]),
         }
@@ -69,7 +78,7 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         others = tuple(name for name in op.reads if name != REPLAY)
         reads = (*dict.fromkeys((*others, *indices)), REPLAY)
         placed[op.name] = replace(op, reads=reads, attrs=tuple(attrs.items()))
-    return with_ops(items, placed)
+    return placed
 
 
 def _check_draw(op: Op, number: int) -> None:
@@ -100,12 +109,17 @@ def _check_draw(op: Op, number: int) -> None:
     )
 
 
-def _check_updates(items: tuple[Item, ...], weighted: bool) -> None:
-    for op, _ in walk(items):
-        if op.kind == "replay_update" and not weighted:
+def _check_updates(items: tuple[Item, ...]) -> None:
+    ops = [op for op, _ in walk(items)]
+    draws = [op for op in ops if op.kind == "replay_draw" and op.attr["by"] == "priority"]
+    weighted = [op.replay for op in draws]
+    for op in ops:
+        if op.kind == "replay_update" and op.replay not in weighted:
+            of = f', of="{op.replay}"' if op.replay else ""
+            named = "".join(f'; those of "{name}" have of="{name}"' for name in weighted if name)
             raise ProgramError(
                 f"{op.where}\n  priorities by which nothing is drawn: sample by them, "
-                'msrl.replay_sample(256, "priority")'
+                f'msrl.replay_sample(256, "priority"{of}){named}'
             )
 
 

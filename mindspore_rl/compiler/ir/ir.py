@@ -125,6 +125,12 @@ class Op:
         return self.targets + self.writes
 
     @property
+    def replay(self) -> str | None:
+        """The name of the kept replay that it works on, perhaps empty; None: of no kept one."""
+        of_trajectory = ("replay_insert", "replay_extend", "replay_sample")
+        return None if self.kind in of_trajectory else self.attr.get("store", "")
+
+    @property
     def call(self) -> str:
         """The arguments as source text of a call; `keys` are the names of the last ones."""
         keys = self.attr.get("keys", ())

@@ -52,6 +52,7 @@ class Attributes(TypedDict, total=False):
     site: str
     size: int
     steps: int
+    store: str
     turn: str
     weighted: bool
 
@@ -196,7 +197,7 @@ OPERATIONS = {
         cell="kept",
         takes="transition",
         attrs=("capacity",),
-        more=PLACED,
+        more=("store", *PLACED),  # the name of one of several replays
     ),
     "replay_draw": Kind(
         "replay",
@@ -205,7 +206,7 @@ OPERATIONS = {
         whole=True,
         gives="batch",
         attrs=("per_env", "capacity", "by", "steps"),
-        more=("purpose", *PLACED),
+        more=("purpose", "store", *PLACED),
         part="draws",
     ),
     "replay_update": Kind(
@@ -216,6 +217,7 @@ OPERATIONS = {
         writes=(REPLAY,),
         arrays=True,
         takes="priority",
+        more=("store",),
     ),
     # The first two results are means; the third is what the loss returned for each sample.
     "gradient": _COMPUTES(
@@ -282,7 +284,7 @@ OPERATIONS = {
     "stack": _ADDED(cell="rows", attrs=("rows",)),
     "unstack": _ADDED(cell="rows"),
     "replay_extend": _ADDED(cell="replay", attrs=("index", "rows")),  # many rows at once
-    "replay_keep_rows": _ADDED(attrs=("capacity", *PLACED)),
+    "replay_keep_rows": _ADDED(attrs=("capacity", *PLACED), more=("store",)),
     "all_reduce": _COMPUTES(probed=False, attrs=("reduction",), part="reduce"),
     "flatten": _COMPUTES(probed=False, function=True),  # concatenates arrays into one
 }

@@ -24,7 +24,7 @@ def buffer_setup(plan: CellPlan, row: Row) -> list[str]:
     dtype = "int8" if value.dtype == "bool" else value.dtype
     lines = [f'{buffer} = parts.buffer({shape}, "{dtype}", "{row.buffer}")']
     if row.kept:
-        lines.append(f'w.kept.add({buffer}, "{value.dtype}")')
+        lines.append(f'{row.kept}.add({buffer}, "{value.dtype}")')
     return [*lines, f'w.keep("{row.told}", {buffer})'] if row.told else lines
 
 

@@ -44,7 +44,7 @@ class Row:
         ends: `terminated` and `truncated`, if the row is the reward of an environment's step.
         loop: the unrolled loop that writes the rows of a bundle together; empty: one by one.
         told: the name under which the runtime finds the variable; empty: it does not look for it.
-        kept: whether checkpoints save the buffer.
+        kept: the expression of the kept replay whose column the buffer is; empty: of none.
     """
 
     buffer: str
@@ -54,7 +54,7 @@ class Row:
     ends: tuple[str, ...] = ()
     loop: str = ""
     told: str = ""
-    kept: bool = False
+    kept: str = ""
 
     @property
     def leading(self) -> tuple[int, ...]:
@@ -223,7 +223,7 @@ def _rows(
             )
         elif op.kind == "replay_keep":
             written = tuple(
-                Row(f"kept_{column}", position(op), name, op.attr["capacity"], kept=True)
+                Row(kept_column(op, column), position(op), name, op.attr["capacity"], kept=kept(op))
                 for column, name in enumerate(op.args)
             )
         loop = directly.get(op.name)
@@ -231,6 +231,16 @@ def _rows(
             written = tuple(_together(row, loop) for row in written)
         rows[op.name] = written
     return rows
+
+
+def kept(op: Op) -> str:
+    """Returns the expression of a kept replay among the calls of generated code."""
+    return f'w.named["{op.replay}"]' if op.replay else "w.kept"
+
+
+def kept_column(op: Op, column: int) -> str:
+    """Names the buffer of a column of a kept replay in a cell."""
+    return f"kept_{op.replay}_{column}" if op.replay else f"kept_{column}"
 
 
 def observations(op: Op) -> dict[str, str]:

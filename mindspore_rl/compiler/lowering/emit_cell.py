@@ -16,7 +16,7 @@ from mindspore_rl.compiler.lowering.cell_buffers import (
     unrolled_loop,
     write_row,
 )
-from mindspore_rl.compiler.lowering.cell_plan import CellPlan, owner
+from mindspore_rl.compiler.lowering.cell_plan import CellPlan, kept_column, owner
 from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count
@@ -224,7 +224,8 @@ class CellWriter:
         lines = [f"{rows} = self.{part}.rows({op.args[0]}, {inserted(op)})"]
         for column, target in enumerate(op.targets):
             cast = ".astype(ms.bool_)" if self.plan.values[target].dtype == "bool" else ""
-            lines.append(f"{target} = operators.take_rows(self.kept_{column}, {rows}){cast}")
+            buffer = f"self.{kept_column(op, column)}"
+            lines.append(f"{target} = operators.take_rows({buffer}, {rows}){cast}")
         return lines
 
     @writes("minibatch")

@@ -6,7 +6,7 @@ from typing import Any
 from mindspore_rl.compiler.ir.dataflow import exposed
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, Region, paths, walk
 from mindspore_rl.compiler.ir.operations import Handlers
-from mindspore_rl.compiler.lowering.cell_plan import observations
+from mindspore_rl.compiler.lowering.cell_plan import kept, observations
 from mindspore_rl.compiler.lowering.emit_cell import noise_size
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.regions import read_outside, regions_of
@@ -233,11 +233,11 @@ class LoopWriter:
 
     @writes("replay_keep")
     def _replay_keep(self, op: Op) -> list[str]:
-        return [f"w.kept.write({self._kept_rows(op)})"]
+        return [f"{kept(op)}.write({self._kept_rows(op)})"]
 
     @writes("replay_keep_rows")
     def _replay_keep_rows(self, op: Op) -> list[str]:
-        return [f"w.kept.extend({self._kept_rows(op)})"]
+        return [f"{kept(op)}.extend({self._kept_rows(op)})"]
 
     def _kept_rows(self, op: Op) -> str:
         weighted = ("weighted=True",) if op.attr["weighted"] else ()
@@ -249,7 +249,7 @@ class LoopWriter:
             return [assignment(op.targets, self._drawn_across(op))]
         way = "draw_weighted" if op.attr["by"] == "priority" else "draw"
         given = (op.args[0], *[str(op.attr["steps"])][: op.attr["steps"]])
-        call = f"w.kept.{way}({', '.join(given)})"
+        call = f"{kept(op)}.{way}({', '.join(given)})"
         return [assignment(op.targets, call)]
 
     def _drawn_across(self, op: Op) -> str:
@@ -258,11 +258,12 @@ class LoopWriter:
             f"{2 * op.attr['per_env']})[{op.attr['turn']}]"
         )
         distinct = op.attr["by"] == "distinct"
-        return f"w.kept_by_all.draw({noise}, {op.attr['steps']}, distinct={distinct})"
+        by_all = f'w.named_by_all["{op.replay}"]' if op.replay else "w.kept_by_all"
+        return f"{by_all}.draw({noise}, {op.attr['steps']}, distinct={distinct})"
 
     @writes("replay_update")
     def _replay_update(self, op: Op) -> list[str]:
-        return [f"w.kept.update({', '.join(op.args)})"]
+        return [f"{kept(op)}.update({', '.join(op.args)})"]
 
     @writes("stack")
     def _stack(self, op: Op) -> list[str]:

@@ -103,11 +103,13 @@ def make_plan(
 
 
 def _records(partition: Partition) -> dict[str, Any]:
-    """Returns the fields of `Plan` on a kept replay."""
-    kept = (op.attr for op, _ in walk(partition.program.body) if op.kind == "replay_keep")
-    for attr in kept:
-        return {"records_per_env": attr["per_iteration"], "records_kept": attr["capacity"]}
-    return {}
+    """Returns the fields of `Plan` on kept replays."""
+    named: dict[str, tuple[int, int]] = {}
+    for op, _ in walk(partition.program.body):
+        if op.kind == "replay_keep":
+            named[op.replay or ""] = op.attr["per_iteration"], op.attr["capacity"]
+    per_env, kept = named.pop("", (0, 0))
+    return {"records_per_env": per_env, "records_kept": kept, "named_replays": named}
 
 
 def _fragment(projection: Projection, made: Generated, first_rank: int) -> FragmentPlan:

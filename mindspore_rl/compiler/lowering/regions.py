@@ -136,13 +136,15 @@ class _Finder:
 
 
 def _replay_in_one_region(body: tuple[Lowered, ...]) -> bool:
-    """Returns whether all operations on the replay buffer are in one cell, or all in no cell."""
-    holders = set()
+    """Returns whether all operations on each replay are in one cell, or all in no cell."""
+    holders: dict[str | None, str] = {}
     for item, _ in paths(body):
         inside = item.items if isinstance(item, Region) else (item,) * isinstance(item, Op)
-        if any(op.kind.startswith("replay_") for op, _ in walk(inside)):
-            holders.add(item.name if isinstance(item, Region) else "")
-    return len(holders) <= 1
+        holder = item.name if isinstance(item, Region) else ""
+        for op, _ in walk(inside):
+            if op.kind.startswith("replay_") and holders.setdefault(op.replay, holder) != holder:
+                return False
+    return True
 
 
 def _is_edge(item: Item) -> bool:

@@ -39,6 +39,8 @@ def apply_schedule(partition: Partition) -> Partition:
     kept = any(op.name in consumer.ops for op in keeps)
     if keeps and not kept:
         _check_own_replays(partition, sender)
+    if kept:
+        _check_one_replay(partition, consumer)
     schedule, gather = policy.schedule, 0
     if _sends_rows(partition, sender):
         _check_batches(partition, sender, consumer)
@@ -96,6 +98,20 @@ def _check_own_replays(partition: Partition, sender: Fragment) -> None:
             partition,
             f"replicas of {sender.name} draw together from the records of all, and are at "
             f"different iterations\n  {across[0].where}\nleave out `by`",
+        )
+
+
+def _check_one_replay(partition: Partition, consumer: Fragment) -> None:
+    """Checks that the consumer puts the rows of its messages into one kept replay."""
+    kinds = ("replay_insert", "replay_keep")
+    ops = [op for op, _ in walk(partition.program.body) if op.kind in kinds]
+    if len({op.replay for op in ops}) > 1:
+        other = next(op for op in ops if op.replay != ops[0].replay)
+        raise _refused(
+            partition,
+            f"{consumer.name} takes messages in any order into one kept replay, and the loop has "
+            f"several\n  {ops[0].where}\n  {other.where}\nuse a synchronous schedule, or a policy "
+            "whose workers hold the replays (Central)",
         )
 
 

@@ -23,6 +23,7 @@ class Share:
 
     Attributes:
         vector: steps them; None if they are in-graph, or if this rank has none.
+        named: the kept replays that have a name.
         exchange: this rank's side of the cut edges.
     """
 
@@ -33,6 +34,13 @@ class Share:
     replay: TrajectoryBuffer
     kept: KeptReplay
     exchange: Exchange
+    named: dict[str, KeptReplay]
+
+    @property
+    def replays(self) -> dict[str, KeptReplay]:
+        """The kept replays of the job by name, perhaps empty."""
+        every = {"": self.kept} | self.named
+        return {name: every[name] for name in self.rank.plan.replays}
 
     def chunks(self) -> list["Share"]:
         """Returns the plan's chunks, which share this object's counters and buffers."""
@@ -50,6 +58,7 @@ class Share:
             self.replay.part(rows, len(self.env_indices)),
             self.kept.part(rows),
             Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
+            self._named_part(rows),
         )
 
     def parts(self) -> list["Share"]:
@@ -67,7 +76,11 @@ class Share:
             self.replay.part(rows, len(self.env_indices)),
             self.kept.part(rows),
             Exchange(rank, plan_edges(rank.plan, part=fragment), self.exchange.trainer),
+            self._named_part(rows),
         )
+
+    def _named_part(self, rows: slice) -> dict[str, KeptReplay]:
+        return {name: kept.part(rows) for name, kept in self.named.items()}
 
     def places(self, chunk: range) -> slice:
         """Returns the positions of a chunk's or part's environments among these."""
@@ -83,14 +96,16 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
         threads: number of threads that may step environments.
     """
     steps = rank.stepping and not rank.plan.in_graph
+    kept = partial(KeptReplay, len(rank.env_indices), rank.plan.num_envs, rank.plan.replay_dir)
     return Share(
         rank,
         rank.env_indices,
         _vector(rank, threads) if steps else None,
         EpisodeCounter(len(rank.env_indices)),
         TrajectoryBuffer(),
-        KeptReplay(len(rank.env_indices), rank.plan.num_envs, rank.plan.replay_dir),
+        kept(),
         Exchange(rank, plan_edges(rank.plan), trainer),
+        {name: kept() for name in rank.plan.named_replays},
     )
 
 

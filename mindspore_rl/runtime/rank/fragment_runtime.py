@@ -131,7 +131,8 @@ class FragmentRuntime(ShareRuntime):
         exchange, started = self.share.exchange, self.state.iterations
         given = (self.rank, exchange, started, serve, self.save, self._count_steps)
         if self.rank.plan.arrivals.gather:
-            kept = self.share.kept if self.rank.plan.arrivals.kept else None
+            replays = self.share.replays.values()
+            kept = next(iter(replays)) if self.rank.plan.arrivals.kept else None
             self._server = BatchServer(kept, *given)
         else:
             self._server = Server(*given)

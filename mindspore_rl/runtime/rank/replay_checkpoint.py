@@ -34,10 +34,11 @@ class ReplaySegments:
     Args:
         rank: whose replay it is.
         kept: the rank's records.
+        name: of the replay, perhaps empty.
     """
 
-    def __init__(self, rank: Rank, kept: KeptReplay) -> None:
-        self._rank, self._kept = rank, kept
+    def __init__(self, rank: Rank, kept: KeptReplay, name: str = "") -> None:
+        self._rank, self._kept, self._name = rank, kept, name
         self._segments: list[Segment] = []
 
     def write(self, inserted: np.ndarray) -> dict[str, tuple[np.ndarray, None]]:
@@ -58,7 +59,7 @@ class ReplaySegments:
         found = Replay(len(columns[0][0]), kinds)
         found = replace(found, segments=tuple(self._write(columns, inserted, found)))
         data = np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8)
-        return {f"{WRITTEN}{self._rank.number}": (data, None)}
+        return {f"{WRITTEN}{self._rank.number}/{self._name}": (data, None)}
 
     def _write(
         self, columns: list[tuple[Any, np.dtype]], inserted: np.ndarray, replay: Replay
@@ -140,10 +141,10 @@ class ReplaySegments:
         """
         rank, kept, own = self._rank, self._kept, self._rank.env_indices
         self._segments = []
-        replay = checkpoint.replay_of(meta)
+        replay = checkpoint.replays_of(meta).get(self._name)
         if replay is None:
             return self._begin_empty(path, meta)
-        capacity = rank.plan.records_kept
+        capacity = rank.plan.replays[self._name][1]
         now = np.minimum(inserted, replay.capacity) if capacity > replay.capacity else inserted
         if kept.dtypes and (now != inserted).any():
             raise CheckpointError(
@@ -152,7 +153,9 @@ class ReplaySegments:
                 "replay cannot grow: leave what is kept as it was, or keep less"
             )
         found = kept.allocate(capacity, replay.kinds())
-        for number, lanes, records, piece in checkpoint.replay_parts(path, meta, inserted):
+        for number, lanes, records, piece in checkpoint.replay_parts(
+            path, meta, inserted, self._name
+        ):
             both = range(max(lanes.start, own.start), min(lanes.stop, own.stop))
             if not both:
                 continue
@@ -167,14 +170,15 @@ class ReplaySegments:
     def _begin_empty(self, path: Path, meta: dict[str, Any]) -> np.ndarray:
         """Goes on without records. Returns: the numbers of records of all environments."""
         rank = self._rank
+        replay = f'replay "{self._name}"' if self._name else "replay"
         if meta["iteration"] and self._kept.dtypes:
             raise CheckpointError(
-                f"checkpoint {path} has no replay (--checkpoint-replay false), and a compiled cell "
-                "cannot go on with an empty one: resume it under another policy, such as "
+                f"checkpoint {path} has no {replay} (--checkpoint-replay false), and a compiled "
+                "cell cannot go on with an empty one: resume it under another policy, such as "
                 "SingleLearnerCoarse"
             )
         if meta["iteration"] and rank.replica == 0:
-            rank.note("the checkpoint has no replay: it begins empty")
+            rank.note(f"the checkpoint has no {replay}: it begins empty")
         return np.zeros(rank.plan.num_envs, np.int64)
 
     def _restore(self, columns: list[np.ndarray]) -> None:
@@ -195,13 +199,11 @@ class ReplaySegments:
 
 
 def written(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the replay for the checkpoint's metadata, and removes it from the ranks' arrays."""
-    found = [
-        read(Replay, json.loads(bytes(arrays.pop(name))))
-        for name in list(arrays)
-        if name.startswith(WRITTEN)
-    ]
-    if not found:
-        return {}
-    segments = tuple(segment for one in found for segment in one.segments)
-    return {"replay": asdict(Replay(found[0].capacity, found[0].columns, segments))}
+    """Returns the replays for the checkpoint's metadata, and removes them from the arrays."""
+    found: dict[str, Replay] = {}
+    for key in [key for key in arrays if key.startswith(WRITTEN)]:
+        part = read(Replay, json.loads(bytes(arrays.pop(key))))
+        name = key.rpartition("/")[2]
+        before = found.get(name, replace(part, segments=()))
+        found[name] = replace(before, segments=before.segments + part.segments)
+    return checkpoint.meta_of(found)

@@ -45,7 +45,8 @@ class ShareRuntime:
         self.rank, self.share, self._parts = share.rank, share, parts
         self.env_indices, self.agents = share.env_indices, share.rank.agents
         self.seed, self.replay, self.kept = share.rank.plan.seed, share.replay, share.kept
-        self.kept_by_all = KeptByAll(share.rank, share.kept)
+        self.kept_by_all, self.named = KeptByAll(share.rank, share.kept), share.named
+        self.named_by_all = {name: KeptByAll(share.rank, it) for name, it in share.named.items()}
         self.environment, self.group = parts.environment, parts.group
         self.trainer = parts.trainer
         self.actor = self.trainer.actor if self.trainer else None

@@ -45,7 +45,9 @@ class RankState:
         self.iterations = np.zeros(share.rank.plan.num_envs, np.int64)
         self.native: dict[str, bool] = {}
         self.native_before: dict[str, bool] = {}
-        self._replay = ReplaySegments(share.rank, share.kept)
+        self._replays = {
+            name: ReplaySegments(share.rank, kept, name) for name, kept in share.replays.items()
+        }
 
     def save(self) -> None:
         """Gathers all ranks' state on rank 0, which writes the checkpoint.
@@ -61,7 +63,7 @@ class RankState:
         if rank.number != 0:
             return
         arrays = merge(parts)
-        replay = written(arrays)
+        replays = written(arrays)
         folder = rank.run_dir / checkpoint.FOLDER
         iteration = rank.env_steps // rank.plan.steps_per_iteration
         for name, value in arrays.items():
@@ -85,7 +87,7 @@ class RankState:
                 "num_envs": plan.num_envs,
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
-                **replay,
+                **replays,
             },
         )
         rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
@@ -112,11 +114,11 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        keeps = "replay" in rank.fragment.components and rank.plan.records_per_env
-        if keeps and rank.plan.checkpoint_replay:
-            inserted = self._inserted()
-            state["counters/inserted"] = (inserted, 0)
-            state |= self._replay.write(inserted)
+        if "replay" in rank.fragment.components and rank.plan.checkpoint_replay:
+            for name, segments in self._replays.items():
+                inserted = self._inserted(name)
+                state[checkpoint.inserted_of(name)] = (inserted, 0)
+                state |= segments.write(inserted)
         if rank.stepping:
             state["episodes/return"] = (self._share.episodes.returns, 0)
             state["episodes/length"] = (self._share.episodes.lengths, 0)
@@ -135,11 +137,11 @@ class RankState:
                 state[f"cells/{rank.fragment.name}/{name}"] = (np.array(native), None)
         return state
 
-    def _inserted(self) -> np.ndarray:
+    def _inserted(self, name: str) -> np.ndarray:
         """Returns the number of records ever inserted for each environment of this rank."""
-        rank, kept = self._rank, self._share.kept
+        rank, kept = self._rank, self._share.replays[name]
         if kept.dtypes:  # a cell writes them, as many in every iteration
-            kept.inserted[:] = rank.iteration * rank.plan.records_per_env
+            kept.inserted[:] = rank.iteration * rank.plan.replays[name][0]
         return kept.inserted
 
     def load(self, path: Path) -> None:
@@ -167,7 +169,8 @@ class RankState:
         }
         try:
             self._take_parameters(arrays)
-            self._take_replay(path, arrays, meta)
+            for name in self._replays:
+                self._take_replay(name, path, arrays, meta)
             stateless = not any(name.startswith("environment/") for name in arrays)
             self._take_carried(arrays, anew=stateless or others)
             if not (stateless or others):
@@ -200,19 +203,21 @@ class RankState:
             versions.append({n: arrays.get(lagged(age, n), before[n]) for n in before})
         self._older.take(versions)
 
-    def _take_replay(self, path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-        rank, kept = self._rank, self._share.kept
-        if not rank.plan.records_per_env or "replay" not in rank.fragment.components:
+    def _take_replay(
+        self, name: str, path: Path, arrays: dict[str, np.ndarray], meta: dict[str, Any]
+    ) -> None:
+        rank, kept = self._rank, self._share.replays[name]
+        if "replay" not in rank.fragment.components:
             return
-        in_step = np.full(rank.plan.num_envs, rank.iteration * rank.plan.records_per_env)
-        inserted = arrays.get("counters/inserted", in_step)
+        in_step = np.full(rank.plan.num_envs, rank.iteration * rank.plan.replays[name][0])
+        inserted = arrays.get(checkpoint.inserted_of(name), in_step)
         if kept.dtypes and (inserted != in_step).any():
             raise CheckpointError(
                 f"checkpoint {path} holds different numbers of records of the environments, as an "
                 "asynchronous run keeps them, and a compiled loop writes as many for each: resume "
                 "it under another policy, such as SingleLearnerCoarse"
             )
-        kept.began[:] = self._replay.take(path, meta, inserted)
+        kept.began[:] = self._replays[name].take(path, meta, inserted)
         kept.inserted[:] = kept.began[rank.env_indices]
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:

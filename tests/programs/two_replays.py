@@ -1,0 +1,76 @@
+"""Two kept replays, one with a name and priorities, beside the steps of the iteration."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mindspore import ops
+
+from mindspore_rl import api
+from mindspore_rl.api import Trainer
+from tests.programs import small_agents
+from tests.programs.small_agents import Act, BaseLearner, Net
+
+
+@dataclass(frozen=True)
+class Config(small_agents.Config):
+    by: str = "priority"
+
+
+class Imagined(NamedTuple):
+    """A record of the model's replay."""
+
+    reward: Any
+    obs: Any
+    action: Any
+
+
+class Learn(BaseLearner):
+    def learn(self, msrl, fresh, own, model):
+        steps, taken, rewards = fresh
+        fresh_grads, fresh_means = msrl.gradient(self.loss, self.net, steps, taken, rewards)
+        msrl.update(self.apply, fresh_grads)
+        seen, ended, chosen, after = own
+        grads, means = msrl.gradient(self.loss, self.net, seen, chosen, after[:, 0] + 0.5 * ended)
+        msrl.update(self.apply, grads)
+        model_grads, model_means, rows = msrl.gradient(
+            self.loss, self.net, model.obs, model.action, model.reward, rows=True
+        )
+        msrl.update(self.apply, model_grads)
+        return fresh_means[0], means[0] + model_means[0], rows[0]
+
+
+class TwoReplays(Trainer):
+    Config = Config
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = Net(config, spec)
+        self.actor, self.learner = Act(net), Learn(net, config)
+
+    def train(self, msrl: api.Msrl):
+        by = self.config.by
+        obs = msrl.env_reset()
+        for _ in msrl.iterations():
+            for _ in range(4):
+                for _ in range(2):
+                    action = msrl.agent_act(obs)
+                    next_obs, _, reward, terminated, _ = msrl.env_step(action)
+                    weighed = reward + 0.1 * obs.sum(-1)
+                    msrl.replay_insert(obs, action, weighed)
+                    ended = terminated.astype("float32")
+                    msrl.replay_insert(obs, ended, action, next_obs, keep=64)
+                    obs = next_obs
+                imagined = Imagined(weighed * 2.0, obs, action)
+                msrl.replay_insert(imagined, keep=48, into="model")
+            fresh = msrl.replay_sample()
+            loss, last = 0.0, 0.0
+            for _ in range(2):
+                own = msrl.replay_sample(16)
+                if by == "priority":
+                    model, ids, _ = msrl.replay_sample(24, by, of="model")
+                    loss, last, error = msrl.agent_learn(fresh, own, model)
+                    msrl.replay_update(ids, ops.abs(error) + 0.1, of="model")
+                else:
+                    model = msrl.replay_sample(24, by, of="model")
+                    loss, last, error = msrl.agent_learn(fresh, own, model)
+            msrl.report({"loss": loss, "last": last})
