@@ -101,10 +101,11 @@ def _python(frame: FrameType, found: Watched) -> None:
 def _native(frame: FrameType, function: Any, found: Watched) -> None:
     """Records a call of a C function if it is impure."""
     owner, name = getattr(function, "__self__", None), function.__name__
-    if isinstance(owner, GENERATORS) or owner is time or function == os.urandom:
+    if isinstance(owner, GENERATORS):
         if not _module(frame).startswith("mindspore."):
-            module = getattr(owner, "__name__", type(owner).__module__)
-            found.impure.append((_at(f"{module}.{name}", frame), RANDOM))
+            found.impure.append((_at(f"{type(owner).__module__}.{name}", frame), RANDOM))
+    elif owner is time or function == os.urandom:
+        _note_asker(f"{owner.__name__}.{name}", frame, RANDOM, found)
     elif isinstance(owner, type) and issubclass(owner, datetime.date) and name in _CLOCKS:
         _note_asker(f"datetime.{name}", frame, RANDOM, found)
     elif function in _BUILTINS:

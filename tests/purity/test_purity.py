@@ -167,6 +167,7 @@ def test_what_mindspore_asks_for_itself_does_not_count():
         ms.ops.relu(TENSOR)
         text_of_a_module()
         os.fspath("/")
+        ms.log.error("a line of the log, which has the time")
     assert found.impure == []
 
 
