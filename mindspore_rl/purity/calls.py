@@ -105,7 +105,7 @@ def _native(frame: FrameType, function: Any, found: Watched) -> None:
         if not _module(frame).startswith("mindspore."):
             found.impure.append((_at(f"{type(owner).__module__}.{name}", frame), RANDOM))
     elif owner is time or function == os.urandom:
-        _note_asker(f"{owner.__name__}.{name}", frame, RANDOM, found)
+        _note_asker(f"{getattr(owner, '__name__', '')}.{name}", frame, RANDOM, found)
     elif isinstance(owner, type) and issubclass(owner, datetime.date) and name in _CLOCKS:
         _note_asker(f"datetime.{name}", frame, RANDOM, found)
     elif function in _BUILTINS:

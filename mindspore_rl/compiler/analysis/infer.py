@@ -13,7 +13,7 @@ import inspect
 import pickle
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from mindspore_rl.compiler.analysis.agent_axes import AgentAxes
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
@@ -21,6 +21,7 @@ from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
 from mindspore_rl.compiler.analysis.row_trials import RowTrials, environment_rows
 from mindspore_rl.compiler.analysis.trainer import smaller_trainer
+from mindspore_rl.compiler.analysis.watchful_probe import WatchfulProbe
 from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import Item, Loop, Op, Program, paths, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
@@ -32,6 +33,7 @@ from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.rl.operators import to_array
 
 PROBE_ENVS = (4, 6)
+P = TypeVar("P", bound=Probe)
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,13 @@ def _from_cache(name: str) -> Findings | None:
 def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
     job = read(trainer)
-    small = _probed(trainer, job, program.algorithm, PROBE_ENVS[0])
-    large = _probed(trainer, job, program.algorithm, PROBE_ENVS[1], look=True)
+    small = _probed(WatchfulProbe, trainer, job, program.algorithm, PROBE_ENVS[0])
+    large = _probed(Probe, trainer, job, program.algorithm, PROBE_ENVS[1])
     programs = small.program, large.program
     _check_same(program, programs, trainer.config.num_envs)
     values = _values(small, large, program.algorithm)
     reading = Reading(program, large.names, large.evaluated, compiled)
-    _check_pure(large, reading)
+    _check_pure(small, reading)
     check_integers(large)
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
     dependent: dict[str, str] = {}
@@ -133,10 +135,10 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(trainer: Any, job: Any, algorithm: str, num_envs: int, look: bool = False) -> Probe:
+def _probed(kind: type[P], trainer: Any, job: Any, algorithm: str, num_envs: int) -> P:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
-    probe = Probe(smaller, build(smaller, algorithm, job), num_envs)
-    probe.run(look)
+    probe = kind(smaller, build(smaller, algorithm, job), num_envs)
+    probe.run()
     return probe
 
 
@@ -168,7 +170,7 @@ def _form(item: Item) -> tuple:
     return item.name, line, item.reads, *map(ast.dump, trees), *rest
 
 
-def _check_pure(probe: Probe, reading: Reading) -> None:
+def _check_pure(probe: WatchfulProbe, reading: Reading) -> None:
     """Checks that operations are pure functions; impure ones would differ from rank to rank.
 
     A compiled cell would even keep as a constant whatever Python drew or read during compilation.

@@ -17,9 +17,6 @@ from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, text_of
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.purity.calls import watch
-from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
-from mindspore_rl.purity.state import DECORATED, KEPT, State
 from mindspore_rl.rl import operators, random
 from mindspore_rl.rl.by_place import by_place
 from mindspore_rl.rl.operators import (
@@ -45,7 +42,6 @@ class Probe:
         made_at: source line of the first definition of each variable.
         inserted: the values that were inserted last into each replay, by name; None: into the
             trajectory buffer.
-        impure: operations that depend on more than their arguments, with the reason.
     """
 
     def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
@@ -59,9 +55,7 @@ class Probe:
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
         self.made_at: dict[str, Where] = {}
         self.inserted: dict[str | None, tuple] = {}
-        self.impure: dict[str, str] = {}
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
-        self.parameters = self._parameters()
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
         self.names["by_place"] = functools.cache(by_place)  # copies each function once
         self.names |= {
@@ -69,28 +63,10 @@ class Probe:
         }
         self.generator = np.random.default_rng(0)
 
-    def run(self, look: bool = False) -> None:
-        """Evaluates the whole program.
-
-        Args:
-            look: whether to find the operations that change Python state, and why. State made only
-                in the first call, such as a cache, does not count.
-        """
-        before = State(self.names) if look else None
-        self.decorated = before.decorated() if before else {}
+    def run(self) -> None:
+        """Evaluates the whole program."""
         with self.environment:
             self._items(self.program.body)
-            if before and before.changed(after := State(self.names)):
-                self._look_for_changes(after)
-
-    def _look_for_changes(self, before: State) -> None:
-        for op, inputs in self.evaluated:
-            if OPERATIONS[op.kind].traced:
-                self.evaluate(op, inputs)
-                after = State(self.names)
-                if path := before.changed(after):
-                    self.impure.setdefault(op.name, f"changes {path}: {KEPT}")
-                before = after
 
     def _items(self, items: tuple[Item, ...]) -> None:
         for item in items:
@@ -116,13 +92,7 @@ class Probe:
         if op.kind == "boundary":
             self._passed |= zip(op.targets, op.args, strict=True)
         try:
-            with watch() as watched:
-                results = self._watched(op, inputs)
-            if OPERATIONS[op.kind].traced:
-                for asked, why in watched.impure[:1]:
-                    self.impure[op.name] = f"draws from {asked}: {why}"
-                for code in self.decorated.keys() & watched.codes:
-                    self.impure[op.name] = f"{self.decorated[code]}: {DECORATED}"
+            results = self._first(op, inputs)
             settle((*results, *self._cell_parameters()) if op.kind == "update" else results)
         except MsrlError:
             raise
@@ -135,7 +105,6 @@ class Probe:
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"
                 + (f"\n  raised at {inside.strip()}" if inside else "")
             ) from error
-        self._check_parameters(op)
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):
             if not _is_value(value):
@@ -153,41 +122,13 @@ class Probe:
             self.seen[name] = value
             self.made_at.setdefault(name, op.where)
 
-    def _watched(self, op: Op, inputs: dict[str, Any]) -> tuple:
-        """Evaluates an operation; refuses one that changes a shared value in place."""
-        if not OPERATIONS[op.kind].traced:
-            return self.evaluate(op, inputs)
-        before = copies(inputs)
-        with watch_changes(sys._getframe()) as changed:
-            results = self.evaluate(op, inputs)
-        given = first_changed(before, inputs)
-        if changed or given:
-            what = changed[0] if changed else f"`{given}`, which it is given,"
-            raise ProgramError(f"{op.where}\n  {op.name} changes {what} in place: {HINT}")
-        return results
+    def _first(self, op: Op, inputs: dict[str, Any]) -> tuple:
+        """Evaluates an operation for the first time."""
+        return self.evaluate(op, inputs)
 
     def _cell_parameters(self) -> list[Tensor]:
         cells = (self.trainer.actor, self.trainer.learner)
         return [p for cell in cells for p in cell.get_parameters()]
-
-    def _parameters(self) -> list[np.ndarray]:
-        return [to_array(p) for p in self._cell_parameters()]
-
-    def _check_parameters(self, op: Op) -> None:
-        """Checks that only `msrl.update` changes parameters; other calls may run anywhere."""
-        if not OPERATIONS[op.kind].traced:
-            return
-        now = self._parameters()
-        same = len(now) == len(self.parameters) and all(
-            np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            for a, b in zip(now, self.parameters, strict=True)
-        )
-        if not same and op.kind != "update":
-            raise ProgramError(
-                f"{op.where}\n  {op.name} changes parameters or learner state, "
-                "which only msrl.update(self.method, ...) may do"
-            )
-        self.parameters = now
 
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation. Returns: its results, one for each target."""
