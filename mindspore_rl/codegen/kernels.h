@@ -381,6 +381,9 @@ template <int N, int K, int LDB, bool TB> static void pack(const float *b, float
     for (int k = 0; k < K; k++) memcpy(y + k * WIDTH, b + k * LDB, sizeof(float) * N);
 }
 
+// Columns of C that are computed together.
+constexpr int COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
+
 // Sums are cut into equal steps, so that a panel of B stays in a core's cache.
 constexpr int terms_of(int k) {
   const int steps = (k + 383) / 384;
@@ -396,7 +399,7 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
   if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
     product_dots<M, N, K, LDA, LDB>(a, b, c);
   } else {
-    constexpr int ROWS = 192, TERMS = terms_of(K), COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
+    constexpr int ROWS = 192, TERMS = terms_of(K);
     constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : LDB, BN = TB ? LDB : 1;
     in_steps<M, ROWS>([&](int m, auto rows) {
       in_steps<(K > 0 ? K : 1), TERMS>([&](int k, auto terms) {
@@ -414,6 +417,26 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
       });
     });
   }
+}
+
+// B as panels of COLUMNS of its columns, one after the other: [N / COLUMNS, K, COLUMNS].
+template <int N, int K, bool TB, int LDB> static void panels(const float *b, float *y) {
+  for (int n = 0; n < N; n += COLUMNS)
+    pack<COLUMNS, K, LDB, TB>(b + n * (TB ? LDB : 1), y + n * K);
+}
+// C [M, N] = A [M, K] B, B as panels.
+template <int M, int N, int K>
+static void product_panels(const float *a, const float *b, float *c) {
+  constexpr int TERMS = terms_of(K);
+  in_steps<K, TERMS>([&](int k, auto terms) {
+    for (int n = 0; n < N; n += COLUMNS) {
+      constexpr int T = terms.value, V = COLUMNS / LANES;
+      const float *const x = a + k, *const y = b + n * K + k * COLUMNS;
+      float *const z = c + n;
+      if (k > 0) product_rows<M, V, T, K, 1, COLUMNS, N, COLUMNS, true>(x, y, z);
+      else product_rows<M, V, T, K, 1, COLUMNS, N, COLUMNS, false>(x, y, z);
+    }
+  });
 }
 
 // One of the parts of a product, STEP of its rows.

@@ -34,6 +34,11 @@ MAX_BYTES = 8 << 20
 """Limit on an array of a tile's rows: images fit into a core's share of the last cache."""
 MAX_PARTS = 8
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
+MIN_PANELS, PANEL = 32_768, 64
+"""Fewest numbers of a weight whose columns are stored in panels, and the columns of a panel.
+
+The rows of a smaller one stay in a core's second cache.
+"""
 MIN_ROWS = 16
 """Fewest rows of a product's part."""
 MIN_ELEMENTS = 65_536
@@ -69,7 +74,8 @@ def _share(block: Block) -> None:
         if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
             node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
         loop = node.args[0] if node.op in OPTIMISERS else node
-        shared = loop is not node or node.op in ELEMENTWISE or node.op == "Turned"
+        panels = node.op == "Panels" and node.type.shape[1] % (MAX_PARTS * PANEL) == 0
+        shared = loop is not node or node.op in ELEMENTWISE or node.op == "Turned" or panels
         if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
             node.attrs["in parts"] = MAX_PARTS
 
@@ -188,12 +194,12 @@ class _Body:
     """A copy of a segment's nodes for one tile.
 
     Attributes:
-        turned: the weights that are transposed once for all tiles, with their transposes.
+        turned: by weight and form, the weights that are rearranged once for all tiles.
     """
 
     def __init__(self, segment: _Segment) -> None:
         self.segment = segment
-        self.turned: dict[Value, Value] = {}
+        self.turned: dict[tuple[Value, str, bool], Value] = {}
         self._made: dict[Value, Value] = {}
         self._given: dict[tuple[Value, bool], Value] = {}
         for node in segment.nodes:
@@ -208,12 +214,13 @@ class _Body:
             return None if arg is None else self._taken(arg, next(sliced))
 
         attrs, args = dict(node.attrs), [copied(arg) for arg in node.args]
-        if node.op == "MatMul" and turned(node) == (False, True) and _whole(node.args[1]):
-            weight = node.args[1]
-            if weight not in self.turned:
-                self.turned[weight] = _turned(weight)
-            args[1] = self._taken(self.turned[weight], False)
-            attrs["transpose_b"] = False
+        made = None
+        if node.op == "MatMul" and self.segment.sliced[node][:2] == [True, False]:
+            made = _arranged(node)
+        if made is not None:
+            made = self.turned.setdefault((node.args[1], made.op, turned(node)[1]), made)
+            args[1] = self._taken(made, False)
+            attrs |= {"transpose_b": False, "panels": made.op == "Panels"}
         outs, kinds = outputs(node), self.segment.kinds
         types = tuple(self._shrunk(v.type) if kinds[v] == BY_ROWS else v.type for v in outs)
         copy = Value(node.op, node.name, args, attrs, types[0], None, node.scope)
@@ -288,15 +295,21 @@ def _aligned(value: Value) -> bool:
     return True
 
 
-def _whole(weight: Value) -> bool:
-    """Returns whether transposing a weight once pays: its columns fill whole vectors."""
-    rows, columns = weight.type.shape
-    return rows % 16 == 0 and weight.op != "constant"
+def _arranged(product: Value) -> Value | None:
+    """Makes a weight in the form in which a product reads it fastest; None for the form it has.
 
-
-def _turned(weight: Value) -> Value:
-    rows, columns = weight.type.shape
-    return Value("Turned", weight.name, [weight], type=Type((columns, rows), weight.type.dtype))
+    The columns of large ones lie in panels; small ones are transposed if that fills whole vectors.
+    """
+    weight, (turned_a, turns) = product.args[1], turned(product)
+    if turned_a or weight.op == "constant":
+        return None
+    shape = weight.type.shape[::-1] if turns else weight.type.shape
+    found = Type(shape, weight.type.dtype)
+    if found.size >= MIN_PANELS and shape[1] > PANEL and shape[1] % PANEL == 0:
+        return Value("Panels", weight.name, [weight], {"turned": turns}, found)
+    if turns and shape[1] % 16 == 0:
+        return Value("Turned", weight.name, [weight], type=found)
+    return None
 
 
 def _work(node: Value) -> float:

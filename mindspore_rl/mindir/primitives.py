@@ -403,4 +403,5 @@ PRIMITIVES = _table(
     _each("Strided", "native", cpp="{0}"),
     _each("Taken", "native", view="taken"),
     _each("Turned", "native", kernel="turned"),
+    _each("Panels", "native", kernel="panels"),
 )

@@ -83,7 +83,7 @@ class MLP(nn.Cell):
         out_size: int | None,
         out_gain: float,
         seed: int,
-        name_index: int,
+        name_index: int | tuple,
         activation: str = "tanh",
         initial: str = "orthogonal",
     ):

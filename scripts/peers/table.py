@@ -6,6 +6,7 @@ hyper-parameters are the same.
 
 import importlib
 import json
+import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ class Program:
         gpu: True: it may use a GPU.
         threads: PyTorch's threads; None: its default.
         says: the text that it prints at the end if it succeeded.
+        before: a command that makes the files that it reads.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Program:
     gpu: bool = False
     threads: int | None = None
     says: str = ""
+    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,10 @@ class Task:
     def jax(self) -> Program:
         """Returns the same loop in JAX, in the graph."""
         return self._peer("JAX", "jax", "jax_loop.py")
+
+    def transformer(self) -> Program:
+        """Returns the updates of the decision transformer in PyTorch."""
+        return self._peer("PyTorch", "sb3", "transformer.py")
 
     def cleanrl(self) -> Program:
         """Returns CleanRL's unmodified ppo.py, for tasks with its networks and Adam's epsilon."""
@@ -355,6 +362,18 @@ def _dqn_solved() -> Row:
     return Row("dqn-solved", work, (our, *peers), (target,), 8 * 10, unit="s")
 
 
+def _transformer() -> Row:
+    data = PEERS / "random.msrl"
+    keys = {"dataset": str(data), "context": 20, "width": 128, "layers": 3, "heads": 1}
+    keys |= {"batch_size": 64, "updates": 4}
+    task = Task("decision_transformer", "CartPole-v1", 1, 16, keys)
+    before = (sys.executable, str(ROOT / "scripts" / "peers" / "random_dataset.py"), str(data))
+    ours = task.ours("MultipleLearners", {"before": before})
+    work = "decision transformer, 3 layers of 128, 4 updates on 64 windows of 20 for 16 steps"
+    target = Target(1.5, 2.0)
+    return _row("transformer", work, task, ours, _either(task.transformer()), target)
+
+
 SB3S_SAC = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}
 """SB3's own settings."""
 
@@ -432,6 +451,7 @@ def rows() -> list[Row]:
         _dqn_solved(),
         _sac(),
         _sac_learns(),
+        _transformer(),
         *(
             _start(policy, env, cold)
             for policy, env in (("MultipleLearners", "CartPole-v1"), ("GPUOnly", cartpole))

@@ -154,6 +154,8 @@ def started(
         turn: the turn, which says which of its commands.
         piped: True: a peer's output can be read instead of being in the log.
     """
+    if program.before:
+        subprocess.run(program.before, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     command = list(program.commands[turn % len(program.commands)])
     variables = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not program.gpu:

@@ -11,7 +11,7 @@ from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
 
 RNG = np.random.default_rng(1)
-OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad"}
+OTHERWISE = {*WRITES, "Custom", "LayerNorm", "LayerNormGrad", "Panels"}
 OTHERWISE |= {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose"}
 OTHERWISE |= {f"{kind}Pool{grad}" for kind in ("Max", "Avg") for grad in ("", "Grad")}
 OTHERWISE |= {"MaxPoolWithArgmaxV2", "MaxPoolGradWithArgmaxV2"}

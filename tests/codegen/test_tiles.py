@@ -23,9 +23,9 @@ def _floats(*shape):
 class Layers(nn.Cell):
     """As wide as a tile or a batch has rows, so that shapes alone do not distinguish them."""
 
-    def __init__(self, width=ROWS):
+    def __init__(self, width=ROWS, inputs=4):
         super().__init__()
-        self.first, self.second = nn.Dense(4, width), nn.Dense(width, 3)
+        self.first, self.second = nn.Dense(inputs, width), nn.Dense(width, 3)
 
     def construct(self, x):
         return self.second(ops.tanh(self.first(x)))
@@ -214,6 +214,19 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
         assert part in all_tiled[0]
     assert "for (int64_t i = part * 192 / 8;" in all_tiled[0]
+    for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
+    """Transposed, in several parts and sums; and as they are, for the gradient of the layer."""
+    monkeypatch.setattr(tiling, "MIN_PANELS", 1000)
+    ms.set_seed(1)
+    cell, inputs = Learn(Layers(512, 400), plain, nn.SGD), [_floats(ROWS, 400), _floats(ROWS, 3)]
+    first = _agreeing(cell, inputs)
+    for part in ("panels<64, 400, true, 400>(", "panels<512, 3, false, 512>("):
+        assert part in all_tiled[0]
+    assert "product_panels<8, 512, 400>(" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -65,6 +65,8 @@ def _product(call: Call) -> None:
         values = ", ".join(str(t).lower() for t in (*template, step))
         rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
         call.in_parts(f"  {part}<{values}>(part, {rest});")
+    elif call.node.attrs.get("panels"):
+        call.run("product_panels", (m, n, k), a, b, call.out)
     elif not batch:
         call.run("product", template, a, b, call.out, room)
     else:
@@ -114,3 +116,15 @@ def _turned(call: Call) -> None:
     if call.parts > 1:
         x, y = f"{x} + part * {step * columns}", f"{y} + part * {step}"
     call.in_parts(f"transpose<{step}, {columns}>({x}, {columns}, {y}, {rows});")
+
+
+@ROWS.row("panels")
+def _panels(call: Call) -> None:
+    """Emits the copy of a matrix, perhaps transposed, into panels of its columns."""
+    x, y, (k, n) = call.args[0].pointer, call.out.pointer, call.out.shape
+    turns = call.node.attrs["turned"]
+    step = n // call.parts
+    if call.parts > 1:
+        x, y = f"{x} + part * {step * (k if turns else 1)}", f"{y} + part * {step * k}"
+    values = f"{step}, {k}, {str(turns).lower()}, {k if turns else n}"
+    call.in_parts(f"panels<{values}>({x}, {y});")
