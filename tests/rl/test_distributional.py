@@ -1,9 +1,15 @@
+import itertools
 import math
+import sys
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import Tensor
 
+from mindspore_rl import programs
+from mindspore_rl.environments import registry as by_name
+from mindspore_rl.jobs import registry
 from mindspore_rl.rl import distributional
 from mindspore_rl.rl.action_distributions import standard_normal
 from mindspore_rl.rl.noisy import NoisyMLP
@@ -73,3 +79,61 @@ def test_noisy_layers_are_the_papers():
     np.testing.assert_allclose(noisy(Tensor(x), Tensor(noise)).asnumpy(), hidden, atol=1e-5)
     without = [noisy.spreads[i].weight.asnumpy()[0, 0] for i in range(2)]
     np.testing.assert_allclose(without, [0.5 / 2, 0.5 / math.sqrt(5)], rtol=1e-6)
+
+
+def _softmax(x):
+    found = np.exp(x - x.max(-1, keepdims=True))
+    return found / found.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("munchausen", [0.0, 0.9])
+@pytest.mark.parametrize("atoms", [0, 5])
+def test_the_target_of_dqn_in_a_plain_loop(atoms, munchausen):
+    """Windows of two steps, the first of which ends some of them."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    cls = programs.trainer_class(registry.find_algorithm("dqn"))
+    options = {"atoms": atoms, "lowest": -2.0, "highest": 2.0, "munchausen": munchausen}
+    config = cls.Config(n_step=2, temperature=0.5, hidden=(8,), duelling=True, **options)
+    learner = cls(config, by_name.spec("CartPole-v1")).learner
+    chance, gamma = np.random.default_rng(0), 0.99
+    for parameter in learner.target.get_parameters():
+        parameter.set_data(Tensor(chance.standard_normal(parameter.shape), ms.float32))
+    obs, final_obs = chance.standard_normal((2, 6, 2, 4)).astype(np.float32)
+    action, reward = chance.integers(0, 2, (6, 2)), chance.standard_normal((6, 2))
+    terminated, truncated = chance.random((2, 6, 2)) < 0.3
+    arrays = (obs, action.astype(np.int32), reward.astype(np.float32), terminated, truncated)
+    batch = sys.modules[cls.__module__].Transition(*map(Tensor, (*arrays, final_obs)))
+    loss, _, _ = learner.loss(batch, Tensor(np.full(6, 0.5, np.float32)))
+
+    def of(network, rows):
+        outputs = network.outputs(Tensor(rows)).asnumpy().astype(np.float64)
+        support = np.linspace(-2.0, 2.0, max(atoms, 1))
+        return outputs, (_softmax(outputs) * support).sum(-1) if atoms else outputs
+
+    for n in range(6):
+        end = 0 if terminated[n, 0] or truncated[n, 0] else 1
+        total = sum(gamma**step * reward[n, step] for step in range(end + 1))
+        factor = gamma ** (end + 1) * (not terminated[n, end])
+        outputs, values = (x[0] for x in of(learner.target, final_obs[n, end][None]))
+        online = of(learner.network, final_obs[n, end][None])[1][0]
+        policy, bonus = np.eye(2)[online.argmax()], np.zeros(2)
+        if munchausen:
+            before = of(learner.target, obs[n, :1])[1][0]
+            taken = 0.5 * np.log(_softmax(before / 0.5))[action[n, 0]]
+            total += munchausen * min(max(taken, -1.0), 0.0)
+            policy = _softmax(values / 0.5)
+            bonus = -0.5 * np.log(policy)
+        own = of(learner.network, obs[n, :1])[0][0, action[n, 0]]
+        if atoms:
+            support, wanted = np.linspace(-2.0, 2.0, atoms), np.zeros(atoms)
+            for a, j in itertools.product(range(2), range(atoms)):
+                place = min(max(total + factor * (support[j] + bonus[a]), -2.0), 2.0)
+                place = (place + 2.0) / (support[1] - support[0])
+                low, mass = min(int(place), atoms - 2), policy[a] * _softmax(outputs[a])[j]
+                wanted[low] += mass * (low + 1 - place)
+                wanted[low + 1] += mass * (place - low)
+            error = (wanted * np.log(np.maximum(wanted, 1e-8) / _softmax(own))).sum()
+        else:
+            error = abs(own - total - factor * (policy * (values + bonus)).sum())
+            error = error - 0.5 if error > 1.0 else 0.5 * error**2
+        assert loss.asnumpy()[n] == pytest.approx(0.5 * error, rel=1e-3, abs=1e-5)

@@ -197,6 +197,20 @@ def test_r2d2_has_a_recurrent_layer_and_learns_from_every_step():
         config(num_steps=10, learnt_steps=5)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("dqn", {"atoms": 1}, "atoms is 1, .* expected two atoms or more"),
+        ("dqn", {"lowest": 1.0, "highest": 1.0}, "expected .*lowest below highest"),
+        ("sac", {"quantiles": 2, "dropped": 2}, "dropped is 2 of 2 quantiles, expected fewer"),
+    ],
+)
+def test_some_returns_are_left_to_learn(name, options, match):
+    config = programs.trainer_class(registry.find_algorithm(name)).Config
+    with pytest.raises(ValueError, match=match):
+        config(**options)
+
+
 def test_rows_that_share_what_stands_behind_them():
     """As if each row had the values: a critic's rows of three agents, and their common state."""
     chance = np.random.default_rng(0)
