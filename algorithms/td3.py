@@ -3,6 +3,9 @@
 "Addressing function approximation error in actor-critic methods", arXiv 1802.09477: the minimum of
 two critics' values, noise on the target policy's actions, and less frequent policy updates.
 Without these three it is DDPG (Lillicrap et al. 2015, arXiv 1509.02971), `configs/ddpg.yaml`.
+
+Option: TD3+BC (Fujimoto and Gu 2021, arXiv 2106.06860), which learns from a data set and whose
+policy also clones the data's actions.
 """
 
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import ActionScale, standard_normal
+from mindspore_rl.rl.losses import cloning_loss
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.updates import polyak_update, target_parameters
 
@@ -40,6 +44,8 @@ class Config:
     smoothing: float = option(0.2, "deviation of the noise on the target policy's actions", ge=0)
     most_smoothing: float = option(0.5, "bound of that noise", ge=0)
     twin: bool = option(True, "two critics, whose lower value counts; DDPG has one")
+    dataset: str = option("", "TD3+BC learns from this file, see `msrl dataset`; empty: TD3")
+    bc_alpha: float = option(2.5, "TD3+BC's alpha: weight of the value beside the cloning", ge=0)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
 
@@ -92,9 +98,10 @@ class TD3Actor(Actor):
 class TD3Learner(Learner):
     """Updates on batches from the replay."""
 
-    def __init__(self, policy, critics, targets, config):
+    def __init__(self, policy, critics, targets, config, spec):
         super().__init__()
         self.policy, self.critics, self.config = policy, critics, config
+        self.scale = ActionScale(spec.action_space)
         self.target_policy, self.target_critics = targets
         self.online = policy.trainable_params() + critics.trainable_params()
         self.followers = target_parameters(*targets)
@@ -102,7 +109,7 @@ class TD3Learner(Learner):
         self.critic_optimizer = nn.Adam(critics.trainable_params(), config.learning_rate)
 
     def critic_loss(self, batch, noise):
-        """Per sample: both critics' errors (algorithm 1 of the paper), then the first value."""
+        """Per sample: both critics' errors (algorithm 1), the first value, and its size."""
         config = self.config
         shift = config.smoothing * standard_normal(noise)
         shift = ops.clamp(shift, -config.most_smoothing, config.most_smoothing)
@@ -111,13 +118,21 @@ class TD3Learner(Learner):
         going_on = config.gamma * (1.0 - batch.terminated.astype("float32"))
         goal = ops.stop_gradient(batch.reward + going_on * ops.minimum(first, second))
         first, second = self.critics(batch.obs, batch.action)
+        size = ops.abs(first)
         if not config.twin:
-            return ops.square(first - goal), first
-        return ops.square(first - goal) + ops.square(second - goal), first
+            return ops.square(first - goal), first, size
+        return ops.square(first - goal) + ops.square(second - goal), first, size
 
-    def policy_loss(self, obs):
-        """Per sample: the negated value of the policy's action by the first critic."""
-        first, _ = self.critics(obs, self.policy(obs))
+    def policy_loss(self, obs, action, size):
+        """Per sample: the negated value of the policy's action by the first critic.
+
+        TD3+BC (equations 3 and 5 of its paper): likewise in units of the values' mean size, and the
+        squared distance from the data's action.
+        """
+        chosen = self.policy(obs)
+        first, _ = self.critics(obs, chosen)
+        if self.config.dataset:
+            return cloning_loss(chosen, action, first, size, self.config.bc_alpha)
         return -first
 
     def apply_critics(self, grads):
@@ -129,20 +144,37 @@ class TD3Learner(Learner):
         self.policy_optimizer(grads)
         polyak_update(self.followers, self.online, self.config.tau)
 
+    def drawn(self, msrl):
+        """Returns: a batch of the replay or of the data set."""
+        if not self.config.dataset:
+            return msrl.replay_sample(self.config.batch_size)
+        obs, action, reward, terminated, next_obs = msrl.dataset_transitions(
+            self.config.dataset, self.config.batch_size
+        )
+        return Transition(
+            obs=obs,
+            action=self.scale.inverse(action),
+            reward=reward,
+            terminated=terminated,
+            final_obs=next_obs,
+        )
+
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
-        critic_loss, value, policy_loss = 0.0, 0.0, 0.0
+        critic_loss, value, size, policy_loss = 0.0, 0.0, 1.0, 0.0
         for _ in msrl.epochs(config.policy_updates):
             for _ in range(config.policy_delay):
-                batch = msrl.replay_sample(config.batch_size)
+                batch = self.drawn(msrl)
                 noise = msrl.uniform(config.batch_size, 2 * self.critics.action_size)
                 if msrl.env_steps() >= config.learning_starts:
                     grads, means = msrl.gradient(self.critic_loss, self.critics, batch, noise)
-                    critic_loss, value = means
+                    critic_loss, value, size = means
                     msrl.update(self.apply_critics, grads)
             if msrl.env_steps() >= config.learning_starts:
-                policy_grads, policy_means = msrl.gradient(self.policy_loss, self.policy, batch.obs)
+                policy_grads, policy_means = msrl.gradient(
+                    self.policy_loss, self.policy, batch.obs, batch.action, size
+                )
                 policy_loss = policy_means[0]
                 msrl.update(self.apply_policy, policy_grads)
         return {"critic_loss": critic_loss, "q_value": value, "policy_loss": policy_loss}
@@ -162,10 +194,10 @@ class TD3Trainer(Trainer):
         policy, critics = Policy(config, spec), TwinCritics(*sizes, twin=config.twin)
         targets = Policy(config, spec), TwinCritics(*sizes, twin=config.twin)
         self.actor = TD3Actor(policy, config, spec)
-        self.learner = TD3Learner(policy, critics, targets, config)
+        self.learner = TD3Learner(policy, critics, targets, config, spec)
 
     def train(self, msrl):
-        """Rolls out `num_steps` into the replay, then learns from samples of it."""
+        """Rolls out `num_steps` into the replay, then learns from samples of it or of the data."""
         config = self.config
         obs = msrl.env_reset()
         for _ in msrl.iterations():
@@ -173,15 +205,16 @@ class TD3Trainer(Trainer):
             for _ in msrl.steps():
                 action, kept_action = msrl.agent_act(obs, exploring)
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
-                msrl.replay_insert(
-                    Transition(
-                        obs=obs,
-                        action=kept_action,
-                        reward=reward,
-                        terminated=terminated,
-                        final_obs=final_obs,
-                    ),
-                    keep=config.replay_size,
-                )
+                if not config.dataset:
+                    msrl.replay_insert(
+                        Transition(
+                            obs=obs,
+                            action=kept_action,
+                            reward=reward,
+                            terminated=terminated,
+                            final_obs=final_obs,
+                        ),
+                        keep=config.replay_size,
+                    )
                 obs = next_obs
             msrl.report(msrl.agent_learn())

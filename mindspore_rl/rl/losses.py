@@ -4,6 +4,8 @@ Nothing here reduces over samples. The mean is taken where the number of samples
 known, so that a minibatch gives the same gradient on one rank as on many.
 """
 
+import math
+
 from mindspore import Tensor, float32, ops
 from mindspore.ops import operations as P
 
@@ -145,3 +147,76 @@ def sequence_priority(error: Tensor, eta: float) -> Tensor:
         priority: [N] float32.
     """
     return eta * ops.amax(error, 1) + (1.0 - eta) * error.mean(1)
+
+
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
+    """Returns the asymmetric squared error (Kostrikov et al. 2021, arXiv 2110.06169, eq. 5).
+
+    ``|tau - 1(u < 0)| u^2`` with ``u = error``: the value that minimises its mean is the expectile
+    tau of the targets, their mean for 0.5 and near their maximum for 1.
+
+    Args:
+        error: [N] float32, target minus value; the gradient flows through it.
+        expectile: tau, in (0, 1).
+
+    Returns:
+        loss: [N] float32.
+    """
+    return ops.where(error < 0, 1.0 - expectile, expectile) * ops.square(error)
+
+
+def advantage_weight(advantage: Tensor, beta: float, most: float) -> Tensor:
+    """Returns weights of cloned actions (Peng et al. 2019, arXiv 1910.00177, eq. 8).
+
+    ``min(exp(beta A), most)``; the exponent is bounded first, so that it does not overflow.
+
+    Args:
+        advantage: [N] float32.
+        beta: inverse temperature, at least 0.
+        most: bound of a weight, > 0.
+
+    Returns:
+        weight: [N] float32, above 0.
+    """
+    return ops.exp(ops.clamp(beta * advantage, max=math.log(most)))
+
+
+def conservative_gap(sampled: Tensor, log_density: Tensor, value: Tensor) -> Tensor:
+    """Returns CQL's regulariser (Kumar et al. 2020, arXiv 2006.04779, eq. 4 and appendix F).
+
+    ``log(1/m sum_j exp(Q_j - log mu_j)) - Q(s, a)``: the first term estimates ``log integral exp
+    Q(s, .)`` from actions j with the density mu_j.
+
+    Args:
+        sampled: [N, m] float32, values Q_j of the sampled actions; the gradient flows through them.
+        log_density: [N, m] float32, log mu_j of each.
+        value: [N] float32, values of the data's actions; the gradient flows through them.
+
+    Returns:
+        gap: [N] float32, reward units.
+    """
+    given = sampled - log_density
+    most = ops.stop_gradient(ops.amax(given, 1))
+    total = ops.exp(given - most.expand_dims(1)).mean(1)
+    return most + ops.log(total) - value
+
+
+def cloning_loss(
+    chosen: Tensor, action: Tensor, value: Tensor, size: Tensor, alpha: float
+) -> Tensor:
+    """Returns TD3+BC's loss of the policy (Fujimoto and Gu 2021, arXiv 2106.06860, eq. 3 and 5).
+
+    ``-lambda Q(s, pi(s)) + (pi(s) - a)^2`` with ``lambda = alpha / mean |Q|``; the square is the
+    mean over the action's components.
+
+    Args:
+        chosen: [N, k] float32, the policy's action; the gradient flows through it.
+        action: [N, k] float32, the data's.
+        value: [N] float32, of the policy's action; the gradient flows through it.
+        size: 0-d float32, the mean of |Q| over the batch, > 0.
+        alpha: weight of the value.
+
+    Returns:
+        loss: [N] float32.
+    """
+    return ops.square(chosen - action).mean(-1) - (alpha / size) * value

@@ -32,6 +32,7 @@ CARTPOLE = ("CartPole-v1", "graph:CartPole-v1")
 PENDULUM = ("Pendulum-v1", "graph:Pendulum-v1")
 PARTICLES = ("graph:simple_spread_v3", "graph:simple_tag_v3", "pettingzoo:mpe2.simple_spread_v3")
 SMALL = {"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "update_epochs": 2}
+OF_DATA = {"dataset": "of the environment", "num_steps": 4, "updates": 2, "batch_size": 16}
 ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
@@ -55,15 +56,12 @@ ALGORITHMS = {
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
-        {
-            "dataset": "of the environment",
-            "num_steps": 4,
-            "updates": 2,
-            "batch_size": 16,
-            "width": 16,
-        },
+        {**OF_DATA, "width": 16},
         ("CartPole-v1", "graph:Pendulum-v1"),
     ),
+    "bc": (OF_DATA, ("CartPole-v1", "graph:Pendulum-v1")),
+    "iql": (OF_DATA, PENDULUM),
+    "cql": (OF_DATA, PENDULUM),
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
     str(PROGRAMS / "across.py"): ({}, CARTPOLE),
@@ -76,8 +74,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
-    "discrete_sac",
-    "decision_transformer",
+    *("discrete_sac", "decision_transformer", "bc", "iql", "cql"),
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
@@ -90,6 +87,7 @@ UNSET = {
     "epsilon_alpha": 7.0,
     "rescale": 1e-2,
     "share_torso": True,
+    "dataset": "of the environment",
 }
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
@@ -143,8 +141,9 @@ QUICK = {
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
+    ("iql", "MultipleLearners", "Pendulum-v1", 2),
 }
-"""Every algorithm, policy of `distribution` and number of workers once.
+"""Every algorithm but some of those from data, policy of `distribution` and number of workers once.
 
 Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """

@@ -46,6 +46,31 @@ def test_losses_equal_the_papers_formulas_sample_by_sample(run):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
 
 
+def of_offline_algorithms(error, advantage, sampled, log_density, value):
+    return (
+        losses.expectile_loss(error, 0.7),
+        losses.advantage_weight(advantage, 3.0, 100.0),
+        losses.conservative_gap(sampled, log_density, value),
+        losses.cloning_loss(sampled, log_density, value, error[0], 2.5),
+    )
+
+
+def test_losses_of_offline_algorithms_by_hand(run):
+    """The last: log((e^0 / (1/4) + e^log 2 / (1/2)) / 2) - 1; large values stay finite."""
+    sampled = np.array([[0.0, math.log(2.0)], [500.0, 500.0]], np.float32)
+    log_density = np.array([[math.log(0.25), math.log(0.5)], [0.0, 0.0]], np.float32)
+    error, advantage = np.array([[2.0, -2.0], [0.5, 90.0]], np.float32)
+    value = np.array([1.0, 1.0], np.float32)
+    expectile, weight, gap, cloning = run(
+        of_offline_algorithms, error, advantage, sampled, log_density, value
+    )
+    np.testing.assert_allclose(expectile, [0.7 * 4, 0.3 * 4], rtol=1e-6)
+    np.testing.assert_allclose(weight, [math.exp(1.5), 100.0], rtol=1e-5)
+    np.testing.assert_allclose(gap, [math.log(4.0) - 1.0, 499.0], rtol=1e-5)
+    squares = (math.log(4.0) ** 2 + math.log(4.0) ** 2) / 2, 500.0**2
+    np.testing.assert_allclose(cloning, np.array(squares) - 2.5 / 2.0, rtol=1e-5)
+
+
 def surrogate_loss(log_prob, advantage):
     return losses.clipped_surrogate(log_prob, 0.0 * log_prob, advantage, CLIP).sum()
 
