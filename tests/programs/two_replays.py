@@ -1,4 +1,7 @@
-"""Two kept replays, one with a name and priorities, beside the steps of the iteration."""
+"""Two kept replays, one with a name and priorities, beside the steps of the iteration.
+
+The batch of the other is no multiple of the environments.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +17,8 @@ from tests.programs.small_agents import Act, BaseLearner, Net
 @dataclass(frozen=True)
 class Config(small_agents.Config):
     by: str = "priority"
+    own_batch: int = 20
+    model_batch: int = 24
 
 
 class Imagined(NamedTuple):
@@ -48,7 +53,7 @@ class TwoReplays(Trainer):
         self.actor, self.learner = Act(net), Learn(net, config)
 
     def train(self, msrl: api.Msrl):
-        by = self.config.by
+        by, count = self.config.by, self.config.model_batch
         obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in range(4):
@@ -65,12 +70,12 @@ class TwoReplays(Trainer):
             fresh = msrl.replay_sample()
             loss, last = 0.0, 0.0
             for _ in range(2):
-                own = msrl.replay_sample(16)
+                own = msrl.replay_sample(self.config.own_batch)
                 if by == "priority":
-                    model, ids, _ = msrl.replay_sample(24, by, of="model")
+                    model, ids, _ = msrl.replay_sample(count, by, of="model")
                     loss, last, error = msrl.agent_learn(fresh, own, model)
                     msrl.replay_update(ids, ops.abs(error) + 0.1, of="model")
                 else:
-                    model = msrl.replay_sample(24, by, of="model")
+                    model = msrl.replay_sample(count, by, of="model")
                     loss, last, error = msrl.agent_learn(fresh, own, model)
             msrl.report({"loss": loss, "last": last})
