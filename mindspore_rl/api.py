@@ -68,7 +68,9 @@ class Msrl(Protocol):
         batch of the kept records.
 
         Args:
-            count: size of the batch, a multiple of B; the batch does not depend on the placement.
+            count: size of the batch; it does not depend on the placement. If it is no multiple of
+                B, the rest is drawn from all environments together, and every learner gets the
+                whole batch. By `priority` it is a multiple.
             by: `stratified`: uniform with replacement, equally many of each environment.
                 `uniform`: with replacement, from the records of all environments together.
                 `distinct`: likewise without replacement. `priority`: equally many of each

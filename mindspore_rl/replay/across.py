@@ -1,5 +1,7 @@
 """Draws among the records of all environments, and maps them to rows of a batch.
 
+A batch that is no multiple of the environments is the same on every rank, see `drawn_whole`.
+
 Every rank knows how many records each environment has, so shared random numbers determine the whole
 draw. A batch has equally many rows for each environment: drawn records fill their own
 environment's rows first; the surplus fills, in order, the rows of environments that drew too few.
@@ -29,22 +31,61 @@ def drawn_across(
         int64.
     """
     count, each, records = len(numbers), numbers.shape[1] // 2, np.maximum(records, 0)
-    number, total = count * each, int(records.sum())
-    most = total - number + 1 + np.arange(number) if distinct else total
-    found = below(numbers, np.reshape(most, (-1, each) if distinct else ())).reshape(-1)
-    if distinct:
-        taken: set[int] = set()
-        for at, place in enumerate(found.tolist()):
-            found[at] = total - number + at if place in taken else place
-            taken.add(int(found[at]))
-    least = int(records.min())  # up to there the environments alternate
+    found = _drawn(numbers, count * each, int(records.sum()), distinct)
+    index, holders = _located(found, records)
+    order = _sorted_in(holders, count, each)
+    return index[order], holders[order]
+
+
+def drawn_whole(
+    numbers: np.ndarray, records: np.ndarray, count: int, by: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a batch of any size from the records of all environments.
+
+    Args:
+        numbers: `[B, 2 k]` uniform in [0, 1), see `random.below`; k is the count / B, rounded up.
+        records: number of records of each environment, see `drawn_across`.
+        count: size of the batch.
+        by: one of `ACROSS`; else each environment gives count / B records, rounded down, and the
+            rest are drawn from all together.
+
+    Returns: for each row of the batch the index of the record and its environment, both `[count]`
+        int64.
+    """
+    lanes, each, records = len(numbers), count // len(numbers), np.maximum(records, 0)
+    total = int(records.sum())
+    if by in ACROSS:
+        return _located(_drawn(numbers, count, total, by == "distinct"), records)
+    own = below(numbers, records[:, None])[:, :each].T.reshape(-1)
+    rest = below(numbers, np.array(total))[:, -1][: count - each * lanes]
+    index, holders = _located(rest, records)
+    every = np.tile(np.arange(lanes), each)
+    return np.concatenate([own, index]), np.concatenate([every, holders])
+
+
+def _drawn(numbers: np.ndarray, count: int, total: int, distinct: bool) -> np.ndarray:
+    """Draws `count` of `total` records, with the first of the random numbers `[B, 2 k]`."""
+    if not distinct:
+        return below(numbers, np.array(total)).reshape(-1)[:count]
+    each, places = numbers.shape[1] // 2, np.arange(len(numbers) * (numbers.shape[1] // 2))
+    most = np.minimum(total - count + 1 + places, total)
+    found = below(numbers, most.reshape(-1, each)).reshape(-1)[:count]
+    taken: set[int] = set()
+    for at, place in enumerate(found.tolist()):
+        found[at] = total - count + at if place in taken else place
+        taken.add(int(found[at]))
+    return found
+
+
+def _located(found: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices and environments of records that are numbered over all of them."""
+    count, least = len(records), int(records.min())  # up to there the environments alternate
     more, above = records - least, found - count * least
     ends = np.cumsum(more)
     lanes = np.searchsorted(ends, above, "right")
     holders = np.where(above < 0, found % count, lanes)
     index = np.where(above < 0, found // count, least + above - (ends - more)[lanes % count])
-    order = _sorted_in(holders, count, each)
-    return index[order], holders[order]
+    return index, holders
 
 
 def _sorted_in(holders: np.ndarray, count: int, each: int) -> np.ndarray:

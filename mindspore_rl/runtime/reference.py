@@ -18,7 +18,7 @@ from mindspore import Tensor
 from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
-from mindspore_rl.replay.across import ACROSS, drawn_across
+from mindspore_rl.replay.across import ACROSS, drawn_across, drawn_whole
 from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights_of
 from mindspore_rl.rl.operators import (
     gradient_function,
@@ -65,7 +65,7 @@ class Kept:
         self.weights[at] = np.where(largest > 0, largest, ONE)
         self.inserted[places] += 1
 
-    def draw(self, noise: np.ndarray, by: str, steps: int) -> tuple[Tensor, ...]:
+    def draw(self, noise: np.ndarray, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
         """Draws records, see `api.Msrl.replay_sample`; noise `[B, 2 k]`."""
         capacity, own = len(self.weights), np.arange(len(self.inserted))
         filled = np.minimum(self.inserted, capacity)
@@ -76,6 +76,9 @@ class Kept:
             told = Tensor(rows.reshape(-1)), Tensor(odds.reshape(-1))
             return (*self._records(rows, own, steps), *told)
         starts, oldest = filled - max(steps, 1) + 1, self.inserted - filled
+        if count % len(own):
+            rows, holders = drawn_whole(noise, starts, count, by)
+            return self._records((oldest[holders] + rows)[None], holders, steps)
         if by in ACROSS:
             rows, holders = drawn_across(noise, starts, by == "distinct")
             return self._records(oldest[holders] + rows, holders, steps)
@@ -240,9 +243,9 @@ class Reference(PlainLoop):
         self._kept_in(into).write(slice(None), [to_array(value) for value in values], capacity)
 
     def _draw(self, count: int, by: str, steps: int, of: str) -> tuple[Tensor, ...]:
-        numbers = self._noise("replay_sample", 2 * self._each(count))
+        numbers = self._noise("replay_sample", 2 * -(-count // self.num_envs))
         assert numbers is not None
-        return self._kept[of].draw(numbers.asnumpy(), by, steps)
+        return self._kept[of].draw(numbers.asnumpy(), count, by, steps)
 
     def _kept_in(self, name: str) -> Kept:
         if name not in self._kept:

@@ -456,6 +456,13 @@ def test_what_no_checkpoint_would_have_is_told(owner, kept, tmp_path):
     assert re.match(rf"\S+\.py:\d+: {line}", str(caught.value))
 
 
+def test_two_learners_that_none_holds_are_refused(tmp_path):
+    made = "self.actor, self.learner = Act(net), Learn(net, config)"
+    changed = [(made, f"{made}\n        self.learner = (self.learner, Learn(net, config))")]
+    with pytest.raises(ProgramError, match=r"is a tuple; (.|\n)*self\.learner\.second = "):
+        analyse_with(tmp_path, "GPUOnly", 1, remove=changed)
+
+
 def test_the_line_that_keeps_a_network_in_a_set_is_told(tmp_path):
     start = "    def __init__(self, net, config):\n        super().__init__(net, config)\n"
     line = "self.targets = {nn.Dense(2, 2)}"

@@ -27,6 +27,14 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
     assert draw.attr["capacity"] == 125
 
 
+@pytest.mark.parametrize("count", [7, 20])
+def test_a_batch_of_another_size_is_alike_on_all_ranks(count, tmp_path):
+    cut = kept(tmp_path, ", keep=1000", f"msrl.replay_sample({count})")
+    draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
+    value = cut.program.values[draw.targets[0]]
+    assert (value.shape, value.axis) == ((count, 4), None)
+
+
 def test_windows_have_their_steps_behind_the_batch(tmp_path):
     first = "obs, action, target = obs[:, 0], action[:, 0], reward[:, 0]"
     cut = kept(tmp_path, ", keep=1000", "msrl.replay_sample(24, steps=3)", learn=first)
@@ -38,10 +46,14 @@ def test_windows_have_their_steps_behind_the_batch(tmp_path):
 @pytest.mark.parametrize(
     ("insert", "sample", "told"),
     [
-        (", keep=1000", "msrl.replay_sample(20)", r"20 records with 8 (.|\n)* such as 16"),
         (
             ", keep=1000",
-            "msrl.replay_sample(7)",
+            'msrl.replay_sample(20, "priority")',
+            r"20 records with 8 (.|\n)* such as 16",
+        ),
+        (
+            ", keep=1000",
+            'msrl.replay_sample(7, "priority")',
             r"a sample of 7 records(.|\n)*at least 8, one each",
         ),
         (", keep=7", "msrl.replay_sample(16)", "keep of 7 records"),

@@ -107,6 +107,15 @@ def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_p
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central", SCATTERED])
+@pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
+def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, references, tmp_path):
+    batch = {"by": by, "own_batch": 7, "model_batch": 29}
+    job = inproc.request(inproc.PROGRAMS / "two_replays.py", policy, 3, **batch)
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
 @pytest.mark.parametrize("policy", quick(["MultipleLearners", SCATTERED], 0), ids=["with", "apart"])
 def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_segments, "PIECE_BYTES", 500)

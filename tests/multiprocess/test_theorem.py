@@ -65,7 +65,7 @@ ALGORITHMS = {
     str(PROGRAMS / "two_phase.py"): ({}, CARTPOLE),
     str(PROGRAMS / "early_ends.py"): ({}, CARTPOLE),
     str(PROGRAMS / "across.py"): ({}, CARTPOLE),
-    str(PROGRAMS / "two_replays.py"): ({"by": "stratified"}, CARTPOLE),
+    str(PROGRAMS / "two_replays.py"): ({"by": "stratified", "own_batch": 16}, CARTPOLE),
 }
 """The algorithms' configurations and environments.
 

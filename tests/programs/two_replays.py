@@ -1,12 +1,16 @@
-"""Two kept replays, one with a name and priorities, beside the steps of the iteration."""
+"""Two kept replays, one with a name and priorities, beside the steps of the iteration.
+
+The batch of the other is no multiple of the environments. The model is a learner of its own.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import ops
+from mindspore import nn, ops
 
 from mindspore_rl import api
-from mindspore_rl.api import Trainer
+from mindspore_rl.api import Learner, Trainer
+from mindspore_rl.rl.networks import MLP
 from tests.programs import small_agents
 from tests.programs.small_agents import Act, BaseLearner, Net
 
@@ -14,6 +18,8 @@ from tests.programs.small_agents import Act, BaseLearner, Net
 @dataclass(frozen=True)
 class Config(small_agents.Config):
     by: str = "priority"
+    own_batch: int = 20
+    model_batch: int = 24
 
 
 class Imagined(NamedTuple):
@@ -24,7 +30,29 @@ class Imagined(NamedTuple):
     action: Any
 
 
+class Model(Learner):
+    def __init__(self, config, spec):
+        super().__init__()
+        self.net = MLP(spec.obs_shape[0], (8,), 1, 1.0, config.seed, 3)
+        self.optimizer = nn.Adam(self.net.trainable_params(), config.learning_rate)
+
+    def loss(self, batch):
+        return ops.square(self.net(batch.obs)[:, 0] + batch.action - batch.reward)
+
+    def apply(self, grads):
+        self.optimizer(grads)
+
+    def learn(self, msrl, batch):
+        grads, means, rows = msrl.gradient(self.loss, self.net, batch, rows=True)
+        msrl.update(self.apply, grads)
+        return means[0], rows[0]
+
+
 class Learn(BaseLearner):
+    def __init__(self, net, config, spec):
+        super().__init__(net, config)
+        self.model = Model(config, spec)
+
     def learn(self, msrl, fresh, own, model):
         steps, taken, rewards = fresh
         fresh_grads, fresh_means = msrl.gradient(self.loss, self.net, steps, taken, rewards)
@@ -32,11 +60,8 @@ class Learn(BaseLearner):
         seen, ended, chosen, after = own
         grads, means = msrl.gradient(self.loss, self.net, seen, chosen, after[:, 0] + 0.5 * ended)
         msrl.update(self.apply, grads)
-        model_grads, model_means, rows = msrl.gradient(
-            self.loss, self.net, model.obs, model.action, model.reward, rows=True
-        )
-        msrl.update(self.apply, model_grads)
-        return fresh_means[0], means[0] + model_means[0], rows[0]
+        model_loss, error = self.model.learn(msrl, model)
+        return fresh_means[0], means[0] + model_loss, error
 
 
 class TwoReplays(Trainer):
@@ -45,10 +70,10 @@ class TwoReplays(Trainer):
     def __init__(self, config, spec):
         super().__init__(config, spec)
         net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+        self.actor, self.learner = Act(net), Learn(net, config, spec)
 
     def train(self, msrl: api.Msrl):
-        by = self.config.by
+        by, count = self.config.by, self.config.model_batch
         obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in range(4):
@@ -65,12 +90,12 @@ class TwoReplays(Trainer):
             fresh = msrl.replay_sample()
             loss, last = 0.0, 0.0
             for _ in range(2):
-                own = msrl.replay_sample(16)
+                own = msrl.replay_sample(self.config.own_batch)
                 if by == "priority":
-                    model, ids, _ = msrl.replay_sample(24, by, of="model")
+                    model, ids, _ = msrl.replay_sample(count, by, of="model")
                     loss, last, error = msrl.agent_learn(fresh, own, model)
                     msrl.replay_update(ids, ops.abs(error) + 0.1, of="model")
                 else:
-                    model = msrl.replay_sample(24, by, of="model")
+                    model = msrl.replay_sample(count, by, of="model")
                     loss, last, error = msrl.agent_learn(fresh, own, model)
             msrl.report({"loss": loss, "last": last})

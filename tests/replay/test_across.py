@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_rl.replay.across import drawn_across
+from mindspore_rl.replay.across import drawn_across, drawn_whole
 from mindspore_rl.rl.random import uniform
 
 ENVS, EACH, TURNS = 3, 4, 4000
@@ -68,3 +68,22 @@ def test_every_one_of_many_records_can_be_drawn():
         assert 0.4 < ((rows * 8 + holders) >> bit & 1).mean() < 0.6
     last = np.full((ENVS, 2 * EACH), np.nextafter(np.float32(1), np.float32(0)))
     assert drawn_across(last, even(5))[0].max() == 4
+
+
+@pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
+def test_a_batch_that_is_no_multiple_has_each_record_as_likely(by):
+    found = [drawn_whole(turn, even(7), 10, by) for turn in numbers()]
+    places = np.array([rows * ENVS + holders for rows, holders in found])
+    assert places.shape == (TURNS, 10)
+    counts, expected = np.bincount(places.reshape(-1), minlength=21), TURNS * 10 / 21
+    assert ((counts - expected) ** 2 / expected).sum() < 52  # see above
+    fewest = min(np.bincount(batch % ENVS, minlength=ENVS).min() for batch in places)
+    assert (fewest == 3) == (by == "stratified")
+    assert all(len(np.unique(batch)) == 10 for batch in places) == (by == "distinct")
+
+
+@pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
+def test_a_batch_may_be_smaller_than_the_environments(by):
+    found = [drawn_whole(turn, np.array([1, 0, 3]), 2, by) for turn in numbers(200, each=1)]
+    seen = {pair for rows, holders in found for pair in zip(rows, holders, strict=True)}
+    assert seen == {(0, 0), (0, 2), (1, 2), (2, 2)}

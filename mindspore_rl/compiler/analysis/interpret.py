@@ -273,13 +273,15 @@ class Probe:
 
     @evaluates("replay_draw")
     def _replay_draw(self, op: Op, *_: Tensor) -> tuple:
-        columns, steps = list(self._records(op, op.attr["per_env"])), op.attr["steps"]
+        count, each = op.attr.get("count"), op.attr["per_env"]
+        each = -(-count // self.num_envs) if count else each
+        columns, steps = list(self._records(op, each)), op.attr["steps"]
         shape = columns[0].shape[:2]
         if steps:
             columns = [np.repeat(column[:, :, None], steps, axis=2) for column in columns]
         if op.attr["by"] == "priority":
             columns += [np.zeros(shape, np.int32), np.ones(shape, np.float32)]
-        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in columns)
+        return tuple(Tensor(column.reshape(-1, *column.shape[2:])[:count]) for column in columns)
 
     @evaluates("dataset_windows")
     def _dataset_windows(self, op: Op, *_: Any) -> tuple:

@@ -39,6 +39,12 @@ def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:
                 f"{trainer_class.__name__}.__init__ sets no self.{name}; expected "
                 f"an instance of a subclass of mindspore_rl.api.{kind}"
             )
+        if not isinstance(found := getattr(trainer, name), nn.Cell):
+            raise ProgramError(
+                f"self.{name} of {trainer_class.__name__} is a {type(found).__name__}; expected an "
+                f"instance of a subclass of mindspore_rl.api.{kind}, which may hold others: "
+                f"self.{name}.second = ..."
+            )
     _check_found(trainer)
     return trainer
 

@@ -60,7 +60,8 @@ class RecordCalls:
             where the trainer has fewer environments than the job. Empty: the trainer is the job's.
 
     Attributes:
-        each: records per environment of each count read so far, in reading order.
+        each: records per environment of each count read so far, in reading order; 0: of a batch
+            in which environments have different numbers of records.
         stores: replays by name; None: the trajectory buffer; "": the kept replay without a name.
     """
 
@@ -113,11 +114,11 @@ class RecordCalls:
         by, steps = self._way(node)
         if by == "priority":
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
-        each = self._shared("a sample", node.args[0])
+        each, whole = self._batch(node.args[0], by)
         attrs = {"per_env": each, "capacity": store.keep, "by": by, "steps": steps}
-        attrs |= dict(stored(of))
+        attrs |= dict(stored(of)) | ({"count": whole} if whole else {})
         noise: tuple[str, ...] = ()
-        if by in ACROSS:  # needs the random numbers of all environments, not only a replica's
+        if by in ACROSS or whole:  # needs the random numbers of all replicas' environments
             attrs["purpose"] = self.draft.name_op("replay_sample_noise")
         else:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
@@ -251,6 +252,21 @@ class RecordCalls:
         attrs["rows"] = num_turns(loops)
         tables = tuple(f"dataset_{name}" for name in names)
         return tuple(map(Var, self.drawing.rows(kind, tables, loops, node, attrs)))
+
+    def _batch(self, node: ast.expr, by: str) -> tuple[int, int]:
+        """Returns a sample's records per environment, rounded up, and its size.
+
+        The size is 0 if each environment has equally many.
+        """
+        number = self.draft.frame.known(node)
+        wanted = self.wanted[len(self.each) : len(self.each) + 1]
+        whole = wanted == (0,)
+        if not self.wanted and by != "priority" and type(number) is int and number > 0:
+            whole = number % self.num_envs != 0
+        if not whole:
+            return self._shared("a sample", node), 0
+        self.each.append(0)
+        return -(-number // self.num_envs), number
 
     def _shared(self, what: str, node: ast.expr) -> int:
         """Returns records per environment for a count that must divide evenly among all."""

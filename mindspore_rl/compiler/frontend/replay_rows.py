@@ -53,6 +53,7 @@ def _placed(sites: list[Site]) -> dict[str, Op]:
     inner = [(op, loops[1:]) for op, loops in keeps]
     total = sum(num_turns(loops) for _, loops in inner)
     ways = {op.attr["by"] for op, _ in sites if op.kind == "replay_draw"}
+    whole = any("count" in op.attr for op, _ in sites)
     placed = {}
     for number, (op, loops) in enumerate(sites):
         capacity = keeps[0][0].attr["capacity"]
@@ -71,7 +72,7 @@ def _placed(sites: list[Site]) -> dict[str, Op]:
             "index": index,
             "rows": num_turns(loops[1:]),
             "weighted": "priority" in ways,
-            "compiles": ways <= {STRATIFIED},
+            "compiles": ways <= {STRATIFIED} and not whole,
             "turn": turn_index(loops[1:]),
         }
         indices = tuple(loop.index for loop in loops)

@@ -206,7 +206,7 @@ OPERATIONS = {
         whole=True,
         gives="batch",
         attrs=("per_env", "capacity", "by", "steps"),
-        more=("purpose", "store", *PLACED),
+        more=("purpose", "store", "count", *PLACED),
         part="draws",
     ),
     "replay_update": Kind(

@@ -245,7 +245,7 @@ class LoopWriter:
 
     @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:
-        if op.attr["by"] in ACROSS:
+        if op.attr["by"] in ACROSS or "count" in op.attr:
             return [assignment(op.targets, self._drawn_across(op))]
         way = "draw_weighted" if op.attr["by"] == "priority" else "draw"
         given = (op.args[0], *[str(op.attr["steps"])][: op.attr["steps"]])
@@ -257,8 +257,11 @@ class LoopWriter:
             f'w.noise_of_all("{op.attr["purpose"]}", {op.attr["iteration"]}, {op.attr["rows"]}, '
             f"{2 * op.attr['per_env']})[{op.attr['turn']}]"
         )
-        distinct = op.attr["by"] == "distinct"
         by_all = f'w.named_by_all["{op.replay}"]' if op.replay else "w.kept_by_all"
+        if "count" in op.attr:
+            how = f'{op.attr["count"]}, "{op.attr["by"]}", {op.attr["steps"]}'
+            return f"{by_all}.draw_whole({noise}, {how})"
+        distinct = op.attr["by"] == "distinct"
         return f"{by_all}.draw({noise}, {op.attr['steps']}, distinct={distinct})"
 
     @writes("replay_update")

@@ -92,12 +92,13 @@ def _rows(partition: Partition, message: Message) -> bool:
 def _check_own_replays(partition: Partition, sender: Fragment) -> None:
     """Checks that each replica draws from records of its own alone."""
     draws = [op for op, _ in walk(partition.program.body) if op.kind == "replay_draw"]
-    across = [op for op in draws if op.attr["by"] in ACROSS]
+    across = [op for op in draws if op.attr["by"] in ACROSS or "count" in op.attr]
     if across and sender.replicas > 1:
         raise _refused(
             partition,
             f"replicas of {sender.name} draw together from the records of all, and are at "
-            f"different iterations\n  {across[0].where}\nleave out `by`",
+            f"different iterations\n  {across[0].where}\nleave out `by`, and draw a multiple of "
+            "num_envs",
         )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.replay.across import drawn_across
+from mindspore_rl.replay.across import drawn_across, drawn_whole
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.runtime.rank.messenger import RECORDS_TAG
 from mindspore_rl.runtime.rank.rank import Rank
@@ -37,22 +37,47 @@ class KeptByAll:
 
         Returns: columns `[k * B, ...]`, environments innermost; windows `[k * B, steps, ...]`.
         """
-        own, here = self._rank.env_indices, self._rank.replica
-        inserted, capacity = self._inserted(), len(self._kept.columns[0])
-        filled = np.minimum(inserted, capacity)
+        inserted, filled = self._filled()
         rows, holders = drawn_across(numbers, filled - max(steps, 1) + 1, distinct)
-        rows = ((inserted - filled)[holders] + rows) % capacity
-        if len(own) == len(numbers):
+        ends = [end for _, end in self._rank.fragment.shares]
+        targets = np.searchsorted(ends, np.arange(len(numbers)), "right")
+        wanted = np.arange(len(ends))[:, None, None] == np.broadcast_to(targets, rows.shape)
+        return self._exchanged((inserted - filled)[holders] + rows, holders, wanted, steps)
+
+    def draw_whole(
+        self, numbers: np.ndarray, count: int, by: str, steps: int = 0
+    ) -> tuple[np.ndarray, ...]:
+        """Draws a batch of any size, the same for every replica, see `drawn_whole`.
+
+        Returns: columns `[count, ...]`, windows `[count, steps, ...]`.
+        """
+        inserted, filled = self._filled()
+        rows, holders = drawn_whole(numbers, filled - max(steps, 1) + 1, count, by)
+        wanted = np.ones((len(self._rank.fragment.shares), count), np.bool_)
+        return self._exchanged((inserted - filled)[holders] + rows, holders, wanted, steps)
+
+    def _exchanged(
+        self, numbers: np.ndarray, holders: np.ndarray, wanted: np.ndarray, steps: int
+    ) -> tuple[np.ndarray, ...]:
+        """Sends records of this replica to the others, and returns those that it gets, in order.
+
+        Args:
+            numbers: of the records, in an array of any shape.
+            holders: their environments.
+            wanted: which of them each replica gets, `[replicas, *shape]`.
+            steps: consecutive records of a window; 0: single records.
+        """
+        own, here = self._rank.env_indices, self._rank.replica
+        rows = numbers % len(self._kept.columns[0])
+        if len(own) == len(self._kept.began):
             return self._kept.records(rows.reshape(-1), holders.reshape(-1), steps)
         ends = [end for _, end in self._rank.fragment.shares]
         sources = np.searchsorted(ends, holders, "right")
-        targets = np.searchsorted(ends, np.arange(len(numbers)), "right")
-        for target in range(len(ends)):
-            moved = (sources == here) & (targets == target)
+        for target, gets in enumerate(wanted):
+            moved = (sources == here) & gets
             if target != here and moved.any():
                 self._send(target, rows[moved], holders[moved] - own.start, steps)
-        mine = slice(own.start, own.stop)
-        sources, rows, holders = (x[:, mine].reshape(-1) for x in (sources, rows, holders))
+        sources, rows, holders = (x[wanted[here]] for x in (sources, rows, holders))
         held = sources == here
         found = self._kept.records(rows[held], holders[held] - own.start, steps)
         columns = tuple(np.empty((len(rows), *x.shape[1:]), x.dtype) for x in found)
@@ -62,6 +87,11 @@ class KeptByAll:
             self._receive(source, np.flatnonzero(sources == source), columns)
         self._rank.stamp(Stage.PYTHON)
         return columns
+
+    def _filled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the numbers of records inserted for and kept of each environment, `[B]`."""
+        inserted = self._inserted()
+        return inserted, np.minimum(inserted, len(self._kept.columns[0]))
 
     def _inserted(self) -> np.ndarray:
         """Returns the number of records ever inserted for each environment of the job, `[B]`."""
