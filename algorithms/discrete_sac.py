@@ -30,12 +30,12 @@ class Config:
     total_steps: int = option(100_000, "environment steps of the whole run")
     replay_size: int = option(50_000, "transitions in the replay, in all", ge=1)
     learning_starts: int = option(2_000, "environment steps with random actions, no update", ge=0)
-    updates: int = option(10, "updates in an iteration", ge=1)
+    updates: int = option(20, "updates in an iteration", ge=1)
     batch_size: int = option(128, "transitions of an update; a multiple of num_envs", ge=1)
     learning_rate: float = option(1e-3, "Adam's step size", ge=0)
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
-    tau: float = option(0.005, "step of the target critics in an update", ge=0, le=1)
-    entropy: float = option(0.3, "target entropy, over that of random actions", ge=0, le=1)
+    tau: float = option(0.03, "step of the target critics in an update", ge=0, le=1)
+    entropy: float = option(0.2, "target entropy, over that of random actions", ge=0, le=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (ReLU)", ge=1)
 
 

@@ -223,9 +223,10 @@ class DQNLearner(Learner):
             else:
                 batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
                 weight = ops.ones_like(batch.reward[:, 0])
+            if config.noisy:
+                noise = msrl.uniform(config.batch_size, 2 * self.network.noise_size)
             if msrl.env_steps() >= config.learning_starts:
                 if config.noisy:
-                    noise = msrl.uniform(config.batch_size, 2 * self.network.noise_size)
                     grads, means, rows = msrl.gradient(
                         self.loss, self.network, batch, weight, noise, rows=True
                     )

@@ -64,7 +64,8 @@ class MLP(nn.Cell):
         out_gain: factor on the last layer's weights: with orthogonal ones 0.01 for a policy, 1 for
             a value (Andrychowicz et al. 2021).
         seed: the job's seed.
-        name_index: number that is unique to this network in the job; selects its initial weights.
+        name_index: number, or tuple of such, that is unique to this network in the job; selects its
+            initial weights.
         activation: "tanh" or "relu", after each hidden layer.
         initial: "orthogonal": weights of gain sqrt(2), zero biases; or "uniform": both within
             ``1 / sqrt(columns)``, smaller values, with which SAC and TD3 learn much faster.

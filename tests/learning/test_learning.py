@@ -149,6 +149,7 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("dqn", "GPUOnly"),
         ("dqn", "Environments"),
         ("qr_dqn", "MultipleLearners"),
+        ("discrete_sac", "MultipleLearners"),
         ("--config=rainbow", "SingleLearnerCoarse"),
         ("--config=munchausen", "SingleLearnerCoarse"),
     ],
