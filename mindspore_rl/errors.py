@@ -3,6 +3,8 @@
 `msrl` exits with 2 after a mistake and with 1 after a failure.
 """
 
+from pathlib import Path
+
 
 class MsrlError(Exception):
     """A mistake of the user; the message says how to correct it."""
@@ -109,8 +111,10 @@ class JobFailure(Exception):
 def install(extra: str = "") -> str:
     """Returns a text on how to install this project or one of its extras.
 
-    It installs from the checkout, never by name: the package index has another project called
-    mindspore_rl.
+    It installs from the checkout, or from the file of the wheel where there is none, never by
+    name: the package index has another project called mindspore_rl.
     """
     extras = f"[{extra}]" if extra else ""
+    if not (Path(__file__).parents[1] / "setup.py").is_file():
+        return f"with the wheel of msrl-fragments: pip install 'FILE.whl{extras}'"
     return f"in the checkout of mindspore_rl: pip install '.{extras}'"

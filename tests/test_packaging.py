@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mindspore_rl import errors
 from mindspore_rl.errors import install
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def fetched(text: str) -> Iterator[str]:
 
 
 def is_ours(target: str) -> bool:
-    return re.fullmatch(r"\.(\[[\w,]+\]|\{extras\})?|\$what", target) is not None
+    return re.fullmatch(r"(\.|FILE\.whl)(\[[\w,]+\]|\{extras\})?|\$what", target) is not None
 
 
 def test_commands_fetch_this_project_from_its_folder_only():
@@ -71,6 +72,11 @@ def test_commands_that_fetch_by_a_name_are_found(text):
 def test_messages_say_what_to_install():
     assert install() == "in the checkout of mindspore_rl: pip install '.'"
     assert install("gpu") == "in the checkout of mindspore_rl: pip install '.[gpu]'"
+
+
+def test_a_wheel_says_what_to_install_without_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages/mindspore_rl/errors.py"))
+    assert install("plot") == "with the wheel of msrl-fragments: pip install 'FILE.whl[plot]'"
 
 
 @pytest.mark.slow

@@ -115,6 +115,9 @@ class VectorEnvironment(Protocol):
     A user's class is built as `C(env_indices, seed)`. All random numbers derive from (seed, global
     index, steps taken), so environment i does the same on every worker. Observations have the
     spec's `obs_dtype`.
+
+    It may have an attribute `episode_info`: numbers by name of each episode that ended with the
+    last step, in the order of the environments, whose means become metrics.
     """
 
     spec: EnvironmentSpec

@@ -16,12 +16,14 @@ from mindspore_rl.environments.gym import images
 from mindspore_rl.environments.gym.library import layout_of
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, taken
-from mindspore_rl.environments.sync_vector import as_space
+from mindspore_rl.environments.sync_vector import as_space, numbers_of
 from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, described, install
 from mindspore_rl.platform import resources
 
 PREFIX = "envpool:"
 NO_LIMIT = 2**31 - 1
+OWN_COLUMNS = ("env_id", "elapsed_step", "reward")
+"""What a pool says about every environment, whatever its task, or gives as a reward too."""
 PLOTTING = ("MPLBACKEND", "MPLCONFIGDIR")
 """Variables that EnvPool's import sets for the process; with them notebooks show no figures."""
 
@@ -56,7 +58,7 @@ class PoolVector:
     """
 
     def __init__(self, name: str, env_indices: range, seed: int) -> None:
-        self._name = name
+        self._name, self.episode_info = name, list[dict[str, float]]()
         keys = ((seed, index) for index in env_indices)
         self._seeds = [int(np.random.SeedSequence(key).generate_state(1)[0] >> 1) for key in keys]
         self._rows = np.arange(len(env_indices), dtype=np.int32)
@@ -85,10 +87,20 @@ class PoolVector:
             self._in_order(rows, about) for rows in (self._arrays(obs), *others)
         )
         next_obs, ended = final_obs.copy(), terminated | truncated
+        self.episode_info = self._numbers(about, ended)
         if np.count_nonzero(ended):
             first, about = self._pool.reset(self._rows[ended])
             next_obs[about["env_id"]] = self._arrays(first)
         return next_obs, final_obs, reward.astype(np.float32), terminated, truncated
+
+    def _numbers(self, about: dict[str, Any], ended: np.ndarray) -> list[dict[str, float]]:
+        """Returns the numbers that a pool gives about each episode that ended."""
+        if not np.count_nonzero(ended):
+            return []
+        rows = np.argsort(about["env_id"])[ended].tolist()
+        columns = {name: about[name] for name in about if name not in OWN_COLUMNS}
+        columns = {name: c for name, c in columns.items() if np.shape(c) == ended.shape}
+        return [numbers_of({name: c[row] for name, c in columns.items()}) for row in rows]
 
     def get_state(self) -> None:
         """See `VectorEnvironment`: always None."""

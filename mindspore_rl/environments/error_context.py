@@ -14,6 +14,7 @@ from mindspore_rl.environments.sync_vector import (
     LoopVector,
     all_finite,
     diverged,
+    numbers_of,
     raised,
     shape_of,
 )
@@ -29,6 +30,9 @@ class GuardedVector:
         environment: the environment to check; a `LoopVector` checks its own results.
         env_indices: global indices of its environments.
         note: called with the actions before every step.
+
+    Attributes:
+        episode_info: see `VectorEnvironment`.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class GuardedVector:
         self._environment, self._indices, self._note = environment, env_indices, note
         self.spec: EnvironmentSpec = environment.spec
         self._careful = isinstance(environment, LoopVector)
-        self._steps = 0
+        self._steps, self.episode_info = 0, list[dict[str, float]]()
         self._action: np.ndarray | None = None
         self._expected = [
             (np.dtype(dtype), (len(env_indices), *shape))
@@ -82,8 +86,22 @@ class GuardedVector:
                 )
             for field, array, expected in zip(FIELDS, outcome, self._expected, strict=True):
                 self._look_at("step", field, array, *expected)
+        self.episode_info = self._checked_info(outcome[3] | outcome[4])
         self._steps += 1
         return outcome
+
+    def _checked_info(self, ended: np.ndarray) -> list[dict[str, float]]:
+        """Returns the numbers of the episodes that ended with the last step, if it has any."""
+        info = getattr(self._environment, "episode_info", [])
+        if self._careful:
+            return info
+        count = np.count_nonzero(ended)
+        if not isinstance(info, list) or (info and len(info) != count):
+            raise self._failure(
+                f"step: episode_info is {info!r}, expected a list of a dict for each of the "
+                f"{count} episodes that ended"
+            )
+        return [numbers_of(one) for one in info]
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         """See `VectorEnvironment`."""

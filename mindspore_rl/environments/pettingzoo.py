@@ -6,6 +6,8 @@ import io
 import itertools
 import pkgutil
 import warnings
+from collections import defaultdict
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from mindspore_rl.environments.sync_vector import (
     LoopVector,
     as_space,
     closed,
+    numbers_of,
     raised,
     shape_of,
 )
@@ -94,11 +97,14 @@ class PettingZooVector(LoopVector):
         final_obs = np.empty((size, *self.spec.obs_shape), np.float32)
         reward = np.empty((size, *self.spec.agent_shape), np.float32)
         terminated, truncated = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+        infos: list[Any] = [None] * size
         for i in range(size):
-            final_obs[i], reward[i], terminated[i], truncated[i] = self._step_one(i)
+            final_obs[i], reward[i], terminated[i], truncated[i], infos[i] = self._step_one(i)
         self._counters += 1
         next_obs = final_obs.copy()
-        for i in np.flatnonzero(terminated | truncated).tolist():
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        self.episode_info = [self._means(infos[i]) for i in ended]
+        for i in ended:
             self._elapsed[i] = 0
             next_obs[i] = self._row(i, self._reset_one(i))
         return next_obs, final_obs, reward, terminated, truncated
@@ -124,10 +130,18 @@ class PettingZooVector(LoopVector):
             rows.append(self._row(i, {agent: inner.observe(agent) for agent in self._agents}))
         return np.stack(rows)
 
-    def _step_one(self, i: int) -> tuple[np.ndarray, list[float], bool, bool]:
+    def _means(self, infos: Any) -> dict[str, float]:
+        """Returns the means over agents of the numbers in their infos, by name."""
+        found = defaultdict(list)
+        for agent in self._agents if isinstance(infos, dict) else ():
+            for name, value in numbers_of(infos.get(agent)).items():
+                found[name].append(value)
+        return {name: fmean(values) for name, values in found.items()}
+
+    def _step_one(self, i: int) -> tuple[np.ndarray, list[float], bool, bool, Any]:
         self.at_work[0] = i
         try:
-            obs, rewards, ends, cuts, _ = self._envs[i].step(self._actions[i])
+            obs, rewards, ends, cuts, infos = self._envs[i].step(self._actions[i])
         except RAISED as error:
             raise self._failure(i, f"step {raised(error)}") from error
         missing = [agent for agent in self._agents if agent not in obs or agent not in rewards]
@@ -142,7 +156,7 @@ class PettingZooVector(LoopVector):
             if not are_trainable(rewards[agent]):
                 raise self._failure(i, untrainable(f"the reward of {agent}", rewards[agent]))
         reward = [rewards[agent] for agent in self._agents]
-        return self._row(i, obs), reward, any(ends.values()), any(cuts.values())
+        return self._row(i, obs), reward, any(ends.values()), any(cuts.values()), infos
 
     def _row(self, i: int, obs: dict[str, Any]) -> np.ndarray:
         """Joins all agents' observations, padded and with the one-hots of their teams."""

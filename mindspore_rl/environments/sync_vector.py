@@ -1,7 +1,8 @@
 """Base class of vector environments that step one environment after the other."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from mindspore_rl.errors import EnvironmentFailure, NumericsError, described
 
 RAISED = (Exception, SystemExit)
 """Exceptions of an environment's code that count as its failure."""
+MOST_NUMBERS, LONGEST_NAME = 50, 100
+"""Numbers that are taken from an `info`, and letters of their names."""
+TIME_LIMIT = "TimeLimit.truncated"
 
 
 class LoopVector:
@@ -28,6 +32,7 @@ class LoopVector:
         at_work: its first number is the row of the environment that is running; -1 if several
             are.
         threads: the number of threads that may step environments at once.
+        episode_info: see `VectorEnvironment`.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class LoopVector:
         self.spec = spec
         self.at_work = np.zeros(1)
         self.threads = 1
+        self.episode_info: list[dict[str, float]] = []
         self._indices, self._seed, self._envs = env_indices, seed, envs
         size = len(envs)
         self._box = isinstance(spec.action_space, Box)
@@ -145,6 +151,21 @@ def raised(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else repr(error.code)})"
     return f"raised {described(error)}"
+
+
+def numbers_of(info: Any) -> dict[str, float]:
+    """Returns the finite numbers and truth values of an `info`, by name; nested ones are left out.
+
+    gym's own truth value of its time limit is left out too, and what follows `MOST_NUMBERS`.
+    """
+    found: dict[str, float] = {}
+    for name, value in info.items() if isinstance(info, Mapping) else ():
+        if not isinstance(name, str) or name == TIME_LIMIT or len(name) > LONGEST_NAME:
+            continue
+        number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf"
+        if number and math.isfinite(value) and len(found) < MOST_NUMBERS:
+            found[name] = float(value)
+    return found
 
 
 def closed(name: str, close: Callable[[], Any]) -> None:

@@ -176,3 +176,17 @@ def test_gym_says_which_environment_is_running(tmp_path):
     with pytest.raises(EnvironmentFailure, match=r"environment 5.*it broke.*last action was 1"):
         env.step(np.array([0, 1, 0, 0], np.int32))
     assert seen == ["it was environment 5; the last action was 1"]
+
+
+def test_the_numbers_of_episodes_that_ended_are_one_dict_each():
+    mine = Mine(put(3, 2, True))
+    env = GuardedVector(mine, INDICES, lambda action: None)
+    for _ in range(2):
+        env.step(ACTIONS)
+    assert env.episode_info == []
+    mine.episode_info = [{"success": np.bool_(True), "map": "a"}]
+    env.step(ACTIONS)
+    assert env.episode_info == [{"success": 1.0}]
+    mine.episode_info = [{}, {}]
+    with pytest.raises(EnvironmentFailure, match=r"info is \[{}, {}\], expected .* the 1 ep"):
+        env.step(ACTIONS)

@@ -54,7 +54,8 @@ class Game:
             obs["red_1"][1] = np.nan
         if self.fault == "huge":
             reward["blue_0"] = -1e30
-        return obs, reward, ends, dict.fromkeys(self.agents, cut), {}
+        infos = {agent: {"hits": place} for place, agent in enumerate(self.agents)}
+        return obs, reward, ends, dict.fromkeys(self.agents, cut), infos
 
     def close(self):
         pass
@@ -98,7 +99,10 @@ def test_teams_padding_and_marks(games):
     # red_0, red_1, blue_0, with the space's first action added
     np.testing.assert_array_equal(reward, [[7, 8, 9], [10, 10, 10]])
     np.testing.assert_array_equal(final_obs[0, 2], [n + 1] * 4 + [0, 1])
-    assert env.get_state() is None
+    assert (env.episode_info, env.get_state()) == ([], None)
+    for _ in range(4):
+        env.step(np.zeros((2, 3), np.int32))
+    assert env.episode_info == [{"hits": 1.0}] * 2  # means over the agents
     assert check(name) == []
 
 

@@ -84,6 +84,22 @@ def test_a_time_limit_truncates():
     assert "the limit of 4 steps is truncated, also where the task ended" in vector.spec.notes
 
 
+def test_what_a_pool_says_about_episodes_that_ended_is_taken():
+    vector = registry.make_vector("envpool:HalfCheetah-v4,max_episode_steps=2", range(3), 3)
+    vector.reset()
+    still = np.zeros((3, 6), np.float32)
+    vector.step(still)
+    assert vector.episode_info == []
+    vector.step(still)
+    names = {"reward_run", "reward_ctrl", "x_position", "x_velocity"}
+    assert [set(info) for info in vector.episode_info] == [names] * 3
+    alone = registry.make_vector("envpool:HalfCheetah-v4,max_episode_steps=2", range(1, 2), 3)
+    alone.reset()
+    for _ in range(2):
+        alone.step(still[:1])
+    assert alone.episode_info == vector.episode_info[1:2]
+
+
 def test_an_end_at_the_very_limit_is_truncated_alone_as_is_told():
     """If EnvPool passes the flag on one day, remove the note."""
     vector = registry.make_vector("envpool:CartPole-v1,max_episode_steps=9", range(64), 3)

@@ -18,6 +18,7 @@ from mindspore_rl.environments.sync_vector import (
     LoopVector,
     as_space,
     closed,
+    numbers_of,
     own,
     raised,
     shape_of,
@@ -150,7 +151,7 @@ class GymVector(LoopVector):
         """
         self._actions = self._as_their_actions(action)
         self._used = True
-        obs_rows, rewards, ends, cuts = [], [], [], []
+        obs_rows, rewards, ends, cuts, infos = [], [], [], [], []
         at_work = self.at_work.data  # a third of the time of the array itself
         try:
             threads = max(self.threads, self._concurrent) if self._concurrent else 1
@@ -160,11 +161,12 @@ class GymVector(LoopVector):
                 outcomes = zip(self._steps, self._actions, strict=True)
             for i, (step, one) in enumerate(outcomes):
                 at_work[0] = i
-                obs, reward, end, cut, _ = step(one)
+                obs, reward, end, cut, info = step(one)
                 obs_rows.append(own(obs))
                 rewards.append(reward)
                 ends.append(end)
                 cuts.append(cut)
+                infos.append(info)
         except RAISED as error:
             raise self._failure(len(obs_rows), f"step {raised(error)}") from error
         final_obs = self._batch(obs_rows)
@@ -179,8 +181,11 @@ class GymVector(LoopVector):
         truncated = cut_short | (self._elapsed >= self._limit)
         next_obs = final_obs.copy()
         ended = terminated | truncated
+        self.episode_info = []
         if np.count_nonzero(ended):
-            self._restart(np.flatnonzero(ended).tolist(), next_obs)
+            rows = np.flatnonzero(ended).tolist()
+            self.episode_info = [numbers_of(infos[i]) for i in rows]
+            self._restart(rows, next_obs)
         self._obs = next_obs.copy()
         return next_obs, final_obs, reward, terminated, truncated
 

@@ -109,7 +109,7 @@ class Log:
     iteration: int
     env_steps: int
     values: dict[str, float]
-    episodes: list[tuple[float, int]]
+    episodes: list[tuple[Any, ...]]
     age_s: float
 
 

@@ -41,12 +41,19 @@ def _pair(first: Callable[[Any], bool], value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and first(value[0]) and _whole(value[1])
 
 
-def _episodes(value: Any) -> bool:
-    return isinstance(value, list) and all(_pair(_number, episode) for episode in value)
-
-
 def _metrics(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_number, value.values()))
+
+
+def _episode(value: Any) -> bool:
+    """Accepts return and length, and numbers by name if there are any."""
+    if isinstance(value, list) and len(value) == 3:
+        return _pair(_number, value[:2]) and _metrics(value[2])
+    return _pair(_number, value)
+
+
+def _episodes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_episode, value))
 
 
 def _traffic(value: Any) -> bool:

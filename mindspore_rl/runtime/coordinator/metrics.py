@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -26,6 +26,8 @@ from mindspore_rl.runtime.coordinator.wandb import Tracked
 
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
 RETURN = "episode/mean_return"
+INFO = "info/"
+"""Beginning of the names of metrics from the environments' `info`."""
 WHOLE_LINES = 100_000
 """Lines of a file that cover one iteration each; each later line covers one second."""
 LONGEST_LINE = 1 << 20
@@ -116,7 +118,7 @@ class Metrics:
         iteration: int,
         env_steps: int,
         values: dict[str, float],
-        episodes: list[tuple[float, int]],
+        episodes: list[tuple[Any, ...]],
         age_s: float = 0.0,
     ) -> dict[str, Any]:
         """Records one iteration; cheap enough for a thousand calls a second.
@@ -125,15 +127,17 @@ class Metrics:
             iteration: its number.
             env_steps: environment steps since the start of the run, over all environments.
             values: losses and other metrics, by name.
-            episodes: return (reward units) and length (steps) of each episode that finished.
+            episodes: return (reward units) and length (steps) of each episode that finished, and
+                numbers from its `info` by name, whose means are added to `values`.
             age_s: seconds since the iteration was done.
 
         Returns: its line, a copy that the caller may change.
         """
         now = self._clock() - age_s
-        for episode_return, length in episodes:
+        for episode_return, length, *_ in episodes:
             self._returns.append(float(episode_return))
             self._lengths.append(int(length))
+        values = values | _info_means(episodes)
         self._episodes_seen += len(episodes)
         self._recent.append((now, env_steps))
         while len(self._recent) > 2 and now - self._recent[0][0] > _SPEED_WINDOW_S:
@@ -250,7 +254,10 @@ class Metrics:
             "episode/mean_length": self._last["mean_length"],
             "speed/steps_per_second": self._last["steps_per_second"],
         }
-        scalars |= {f"train/{name}": value for name, value in self._last["values"].items()}
+        scalars |= {
+            name if name.startswith(INFO) else f"train/{name}": value
+            for name, value in self._last["values"].items()
+        }
         self._record(self._last["env_steps"], scalars)
 
     def _record(self, env_steps: int, scalars: Mapping[str, float | None]) -> None:
@@ -395,6 +402,15 @@ def _start_bar(total_steps: int, start_steps: int) -> Progress:
     bar.add_task("train", total=total_steps, completed=start_steps, speed="-", mean_return="-")
     bar.start()
     return bar
+
+
+def _info_means(episodes: list[tuple[Any, ...]]) -> dict[str, float]:
+    """Returns the means over episodes of the numbers from their `info`, the same in any order."""
+    found = defaultdict(list)
+    for _, _, *info in episodes:
+        for name, value in info[0].items() if info else ():
+            found[f"{INFO}{name}"].append(value)
+    return {name: math.fsum(numbers) / len(numbers) for name, numbers in sorted(found.items())}
 
 
 def _mean(numbers: deque[float] | deque[int]) -> float | None:

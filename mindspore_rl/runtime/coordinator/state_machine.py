@@ -272,7 +272,7 @@ class Monitor:
             values |= report["metrics"]
         self._iteration = reports[-1]["iteration"]
         self._env_steps = reports[-1]["env_steps"]
-        episodes = [(total, length) for report in reports for total, length in report["episodes"]]
+        episodes = [tuple(episode) for report in reports for episode in report["episodes"]]
         age_s = reports[-1].get("age_s", 0.0)
         return [Log(self._iteration, self._env_steps, values, episodes, age_s)]
 

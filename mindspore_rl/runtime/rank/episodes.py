@@ -1,6 +1,11 @@
 """Counts returns and lengths of episodes."""
 
+from collections.abc import Sequence
+
 import numpy as np
+
+Episode = tuple[float, int] | tuple[float, int, dict[str, float]]
+"""Return and length of an episode, and numbers from its environment's `info` if it has any."""
 
 
 def team_reward(reward: np.ndarray) -> np.ndarray:
@@ -19,19 +24,22 @@ class EpisodeCounter:
     def __init__(self, num_envs: int) -> None:
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, int)
-        self._finished: list[tuple[float, int]] = []
+        self._finished: list[Episode] = []
 
-    def count(self, reward: np.ndarray, ended: np.ndarray) -> None:
+    def count(
+        self, reward: np.ndarray, ended: np.ndarray, info: Sequence[dict[str, float]] = ()
+    ) -> None:
         """Adds one step.
 
         Args:
             reward: `[B]`, or `[B, A]` of several agents, which is averaged.
             ended: which episodes ended with this step, `[B]` bool.
+            info: numbers of each of these, by name; empty: there are none.
         """
         self.returns += team_reward(reward)
         self.lengths += 1
         if np.count_nonzero(ended):  # four times as fast as `any`
-            self._finish(ended)
+            self._finish(ended, info)
 
     def count_all(self, reward: np.ndarray, ended: np.ndarray) -> None:
         """Adds many steps at once; only steps at which episodes end are handled one by one.
@@ -51,14 +59,15 @@ class EpisodeCounter:
         self.returns += reward.sum(axis=0, dtype=np.float64)
         self.lengths += len(reward)
 
-    def _finish(self, ended: np.ndarray) -> None:
-        for index in np.flatnonzero(ended):
-            self._finished.append((float(self.returns[index]), int(self.lengths[index])))
+    def _finish(self, ended: np.ndarray, info: Sequence[dict[str, float]] = ()) -> None:
+        for place, index in enumerate(np.flatnonzero(ended)):
+            more = (info[place],) if info and info[place] else ()
+            self._finished.append((float(self.returns[index]), int(self.lengths[index]), *more))
         self.returns[ended] = 0.0
         self.lengths[ended] = 0
 
-    def take_finished(self) -> list[tuple[float, int]]:
-        """Returns return and length of the episodes that ended since the last call."""
+    def take_finished(self) -> list[Episode]:
+        """Returns the episodes that ended since the last call."""
         finished = list(self._finished)
         self._finished.clear()
         return finished

@@ -97,7 +97,8 @@ class ShareRuntime:
             error.args = (f"step {self._steps}: {error}",)  # the rank names the iteration
             raise
         self._steps += 1
-        self.share.episodes.count(outcome[2], outcome[3] | outcome[4])
+        info = getattr(self.share.vector, "episode_info", ())
+        self.share.episodes.count(outcome[2], outcome[3] | outcome[4], info)
         self.rank.stamp(Stage.PYTHON)
         return outcome
 
