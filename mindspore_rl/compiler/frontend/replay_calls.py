@@ -5,7 +5,7 @@ import ast
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
-from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
+from mindspore_rl.compiler.frontend.scope import Follows, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
 from mindspore_rl.datasets.windows import OUTPUTS, check_windows
 from mindspore_rl.errors import ProgramError, ReplayError
@@ -116,6 +116,8 @@ class RecordCalls:
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
         """Makes new names for the values of a record."""
         if self._width is None:
+            if getattr(self.reader, "problems", None):  # perhaps with the insertion
+                raise Follows("msrl.replay_sample")
             self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
         return tuple(self.draft.new_temporary("sample") for _ in range(self._width or 0))
 
