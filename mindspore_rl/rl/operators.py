@@ -4,12 +4,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from mindspore import ParameterTuple, Tensor, float32, float64, int32, nn, ops, value_and_grad
+from mindspore import (
+    ParameterTuple,
+    Tensor,
+    bool_,
+    float32,
+    float64,
+    int32,
+    nn,
+    ops,
+    value_and_grad,
+)
 from mindspore.communication import get_group_size
 
 from mindspore_rl.rl.by_place import Form, by_place
 from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.random import UNIT
+
+NUMBERS = {"float": float32, "int": int32, "bool": bool_}
+"""Types of Python's numbers in cells."""
 
 
 def gradient_function(
@@ -138,6 +151,60 @@ def entry(numbers: tuple, index: Any) -> Any:
         table = Tensor(numbers, float32 if isinstance(sum(numbers), float) else int32)
         return ops.gather(table, ops.where(index < 0, index + len(numbers), index), 0)
     return numbers[index]
+
+
+def opposite(value: Any) -> Any:
+    """Returns `not value`, see `number`."""
+    return ops.logical_not(number("bool", value)) if isinstance(value, Tensor) else not value
+
+
+def number(kind: str, value: Any) -> Any:
+    """Returns `float(value)`, `int(value)` or `bool(value)`; of an array, an array `[]`.
+
+    Raises:
+        ValueError: `value` is an array of several numbers.
+    """
+    if isinstance(value, Tensor):
+        if value.size != 1:
+            raise ValueError(f"`{kind}` of an array of several numbers, expected one")
+        return value.reshape(()).astype(NUMBERS[kind])
+    if kind == "float":
+        return float(value)
+    return int(value) if kind == "int" else bool(value)
+
+
+def numbers(count: int) -> Tensor:
+    """Returns the array of a list of at most `count` numbers, which `put` fills."""
+    return ops.zeros((count,), float32)
+
+
+def put(numbers: Tensor, place: Any, value: Any) -> Tensor:
+    """Returns a list's numbers `[n]` float32 with another one at a place.
+
+    Raises:
+        ValueError: `value` is something else than a real number.
+    """
+    if isinstance(value, Tensor) and (value.ndim > 0 or value.dtype != float32):
+        raise ValueError(
+            "a list that grows in a loop holds real numbers, and an array or a whole number is "
+            "appended: append msrl.mean(...) or msrl.sum(...) of it, or insert the steps of all "
+            "environments with msrl.replay_insert"
+        )
+    places = Tensor(np.arange(numbers.shape[0], dtype=np.int32))
+    return ops.where(places == place, value, numbers)
+
+
+def reduce_numbers(kind: str, numbers: Tensor, count: Any) -> Tensor:
+    """Reduces the first `count` of a list's numbers by `sum`, `mean`, `max` or `min`.
+
+    The others are zero.
+    """
+    if kind in ("sum", "mean"):
+        return numbers.sum() / count if kind == "mean" else numbers.sum()
+    places = Tensor(np.arange(numbers.shape[0], dtype=np.int32))
+    if kind == "max":
+        return ops.amax(ops.where(places < count, numbers, -np.inf))
+    return ops.amin(ops.where(places < count, numbers, np.inf))
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -286,7 +286,7 @@ class Reference(PlainLoop):
     def update(self, method: Callable, *args: Any) -> None:
         if self.implied is not None:  # statistics are told by the program alone
             self._implied("update", "gradient", args)
-        method(*args)
+        method(*(tuple(arg) if type(arg) is list else arg for arg in args))  # as a cell gets it
 
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._steps_before))

@@ -16,7 +16,8 @@ from tests.tiers import quick
 
 FROM = (
     "from mindspore import nn, ops",
-    "from functools import partial\nfrom mindspore import nn, ops",
+    "from functools import partial\nfrom typing import Any, NamedTuple\n"
+    "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any",
 )
 
 
@@ -41,6 +42,48 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
         msrl.update(self.apply, g)
         """
     job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
+    reference = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+
+
+LOOPS = """
+    losses, history = [], {"mean": [], "two": []}
+
+    def step(grads):
+        self.optimizer(grads)
+
+    def epoch(first):
+        for k, (o, a, t) in enumerate(msrl.minibatches(2, (obs, action, target)), first):
+            grads, (loss, _) = msrl.gradient(self.loss, self.net, o, a, t)
+            norm = ops.sqrt(sum(ops.square(g).sum() for g in grads))
+            msrl.update(step, [g / ops.maximum(norm, 1.0) for g in grads])
+            losses.append(loss)
+            if loss > 1e6:
+                return k, loss
+            if loss < -1e6:
+                return -1, loss
+        msrl.update(lambda: None)
+        return k + 10, loss
+
+    for i in range(3):
+        count, loss = epoch(1)
+        history["mean"].append(sum(losses) / len(losses))
+        history["two"].append((loss, count * 1.0))
+        if msrl.mean(target) < 0.0 and not i < 1:
+            break
+    else:
+        loss = 0.5 * loss
+    means = {name: values[-1] for name, values in history.items()}
+    (last, count), target = means["two"], target * min(losses) * max(history["mean"])
+    """
+
+
+def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
+    """Also updates by functions inside `learn`, `enumerate` of minibatches, `else` of a loop."""
+    end = ('"loss": means[0]', '"loss": means[0], "last": last + loss, "count": count')
+    job = inproc.request(
+        program_with(tmp_path, [end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
+    )
     reference = inproc.run_reference(job, tmp_path / "reference")
     assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
 
@@ -72,6 +115,18 @@ def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
     assert len({parameter.name for _, parameter in found}) == len(found)
 
 
+def test_a_dictionary_from_act_is_told_with_what_to_write(tmp_path):
+    program = "class Named(Act):\n    def act(self, obs, noise):\n        return {'action': obs}"
+    changed = [
+        ("class Learn", f"{program}\n\nclass Learn"),
+        ("Act(net), Learn", "Named(net), Learn"),
+    ]
+    with pytest.raises(ProgramError, match=r"`Named.act` \(line 9\)") as caught:
+        build_with(tmp_path, changed)
+    assert "name its parts here: action = msrl.agent_act(obs)" in str(caught.value)
+    assert str(caught.value).count("is not supported here") == 1
+
+
 READ = {
     "append": "xs = []\nfor x in (reward, target):\n    xs.append(x)\ntarget = xs[1]",
     "append by index": "xs = []\nfor i in range(2):\n    xs.append(reward * i)\ntarget = xs[1]",
@@ -90,6 +145,19 @@ READ = {
     "objects in a tuple": "nets = (self.net, self.net)\ntarget = nets[1].value(obs)",
     "function of msrl": "centre = lambda x: x - msrl.mean(x)\ntarget = centre(reward)",
     "not None": "m = msrl.mean(reward)\ntarget = reward - m if m is not None else reward",
+    "extended": "xs = [reward]\nxs += [target]\ntarget = xs[1]",
+    "list of an entry": "d = {'a': []}\nd['a'].append(reward)\ntarget = d['a'][0]",
+    "entries of its loop": "d = {'a': 1.0, 'b': 2.0}\nfor k, v in d.items():\n    d[k] = v * 2\n"
+    "for k in d:\n    d[k] += 1.0\ntarget = reward * d['b']",
+    "parts of its loop": "xs = [reward, target]\nfor i, x in enumerate(xs):\n    xs[i] = 2 * x\n"
+    "target = xs[1]",
+    "map": "xs = tuple(map(lambda x, y: x * y, (reward, target), (2.0, 3.0)))\ntarget = xs[1]",
+    "star of a generator": "a, b = Pair(*(2.0 * x for x in (reward, target)))\ntarget = a",
+    "fields by name": "pair = Pair(reward, target)\nd = {n: getattr(pair, n) for n in ('a', 'b')}\n"
+    "pair = Pair(**{**pair._asdict(), **d})\ntarget = pair.b",
+    "any and all": "if any([self.config.extra, True]) and all(x for x in (1, 2)):\n"
+    "    target = reward",
+    "sorted": "for name in sorted({'b': 1, 'a': 2}):\n    target = reward",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
@@ -166,10 +234,27 @@ REFUSED = {
         "a.append",
         "a change of `a` in a loop over it",
     ),
-    "grows": (
-        "a = []\nfor o in msrl.minibatches(2, (obs,)):\n    a.append(o[0])",
-        "for o in",
-        "`a`, a list that grows from turn to turn",
+    "parts of another form": (
+        "a = []\nfor (o,) in msrl.minibatches(2, (obs,)):\n    a.append(o[0])\n"
+        "    a.append((1, 2))",
+        "a.append((1",
+        "a part of `a` of another form than the first",
+    ),
+    "parts of an unknown number": (
+        "a = []\nfor (o,) in msrl.minibatches(2, (obs,)):\n    a.append(msrl.mean(o))\n"
+        "    if a[-1] > 0:\n        break\ntarget = [2.0 * x for x in a][0]",
+        "a][0]",
+        "`a`, a list whose length is known only at run time",
+    ),
+    "a list of later keys": (
+        "d = {'a': 1.0}\nfor k, v in d.items():\n    d[v] = v",
+        "d[v] = v",
+        "a change of `d` in a loop over it",
+    ),
+    "results of other keys": (
+        "r = {'a': 1.0}\nif msrl.mean(reward) > 0:\n    return r\nreturn {**r, 'b': 2.0}",
+        "if msrl",
+        "the result, which is something else in each branch",
     ),
     "keys of a branch": (
         "d = {}\nif msrl.mean(reward) > 0:\n    d['a'] = reward\ntarget = len(d) * reward",

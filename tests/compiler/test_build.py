@@ -64,8 +64,8 @@ UNSUPPORTED = {
     "attribute": ("self.kept = reward", "self.kept", "an assignment to an attribute"),
     "element": ("reward[0] = 0.0", "reward[0]", "an assignment to an element"),
     "alias of a dictionary": ("d = {}\ne = d\ne |= {'a': reward}", "e |= ", "a change in place"),
-    "alias of a list": ("d = [reward]\nd += [reward]", "d += ", "a change in place"),
-    "early return": ("for i in range(2):\n    return {}", "return {}", "`return` inside a loop"),
+    "alias of a list": ("d = [reward]\ne = d\ne += [reward]", "e += ", "a change in place"),
+    "early return": ("for i in range(2):\n    return {}", "return {}", "the result, which is"),
     "results differ": (
         "if msrl.mean(reward) > 0:\n    return {'other': 0.0}",
         "if msrl",

@@ -182,6 +182,8 @@ class Reading:
             if op.kind == "gradient":
                 loss, forms = owned(Expr(op.attr["objects"][0])), op.attr.get("forms", ())
                 made.append(f"self.loss_{number} = by_place({loss}, {forms})")
+            if op.by_function:
+                made.append(f"self.update_{number} = {owned(Expr(op.attr['objects'][0]))}")
             lines += _call(op, number)
             body = "\n".join(f"        {line}" for line in lines)
             methods.append(f"    def operation_{number}({', '.join(('self', *names))}):\n{body}\n")
@@ -232,6 +234,8 @@ def _call(op: Op, number: int) -> list[str]:
         return [f"return self.actor.act({op.call})"]
     if op.kind == "gradient":
         return [f"return self.loss_{number}({args})"]
+    if op.by_function:
+        return [f"self.update_{number}({args})", "return 0"]
     if op.kind == "update":
         return [f"{owned(Expr(op.attr['objects'][0]))}({args})", "return 0"]
     return [f"return {owned(op.args[0])}"]

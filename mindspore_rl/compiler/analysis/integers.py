@@ -154,7 +154,7 @@ class _Run:
 
     def _result(self, op: Op) -> Any:
         try:
-            return eval(op.args[0], self._probe.names, self._now)  # noqa: S307
+            return eval(op.args[0], {**self._probe.names, **self._now})  # noqa: S307
         except _TooLarge as error:
             raise _refused(op.where, error.args[0]) from None
         except Exception:  # noqa: BLE001  (reported where the operation is evaluated)

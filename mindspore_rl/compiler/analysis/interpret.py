@@ -110,7 +110,8 @@ class Probe:
             if not _is_value(value):
                 raise ProgramError(
                     f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
-                    "number or a tuple of them"
+                    "number or a tuple of them: return a tuple, and name its parts here: "
+                    "a, b = ..."
                 )
             before = self.seen.get(name)
             if before is not None and _describe(before) != _describe(value):
@@ -132,7 +133,9 @@ class Probe:
 
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation. Returns: its results, one for each target."""
-        args = [eval(text, self.names, dict(inputs)) for text in op.args]  # noqa: S307
+        # As one scope, because a comprehension sees no local names.
+        scope = {**self.names, **inputs}
+        args = [eval(text, scope) for text in op.args]  # noqa: S307
         return tuple(map(_array, evaluates[op.kind](self, op, *args)))
 
     @evaluates("glue")

@@ -35,7 +35,7 @@ def schedules(program: Program, trainer: Any, env_steps: int) -> dict[str, float
         if op.kind == "env_steps":
             known[op.targets[0]] = Tensor(np.float32(env_steps))
         elif op.kind == "constant" or (op.kind in _TAKEN and follows and len(op.targets) == 1):
-            known[op.targets[0]] = eval(op.args[0], names, known)  # noqa: S307  (the program's own)
+            known[op.targets[0]] = eval(op.args[0], {**names, **known})  # noqa: S307  (the program's own)
         else:
             continue
         if op.kind != "constant":

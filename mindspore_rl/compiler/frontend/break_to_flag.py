@@ -1,8 +1,9 @@
 """Rewrites loops that may end early as complete loops with a flag.
 
 `break` becomes an assignment to the flag, and the statements after it are put under an `if` on the
-flag. `continue` becomes an assignment to another flag, which every turn sets first. A `while`
-with a bound becomes a loop over `range` whose flag is the rest of its condition. The node's
+flag. `continue` becomes an assignment to another flag, which every turn sets first. The `else` of
+a `for` is put behind it, under the flag. A `while` with a bound becomes a loop over `range` whose
+flag is the rest of its condition. The node's
 attribute `going` names the flag; `build` puts the whole body under it. Functions without such a
 loop are not changed.
 """
@@ -11,7 +12,8 @@ loop are not changed.
 
 import ast
 import copy
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from mindspore_rl.compiler.frontend.loop_carried import assigned
 from mindspore_rl.platform.names import unused
@@ -26,6 +28,42 @@ def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
     """Rewrites the loops of a function that contain `break`, and its `while` loops."""
     function.body = _Rewriter(names_in(function)).block(function.body)
     return function
+
+
+def count_turns(function: ast.FunctionDef, is_loop: Callable[[ast.expr], bool]) -> None:
+    """Rewrites loops over `enumerate(msrl.minibatches(...))` with a name that counts their turns.
+
+    Args:
+        function: its tree, which is changed.
+        is_loop: whether an expression is a loop of msrl inside an iteration.
+    """
+    names = names_in(function)
+
+    class Counted(ast.NodeTransformer):
+        def visit_For(self, node: ast.For) -> Any:  # noqa: N802
+            self.generic_visit(node)
+            call, target = node.iter, node.target
+            if (
+                not isinstance(call, ast.Call)
+                or ast.unparse(call.func) != "enumerate"
+                or not (call.args and is_loop(call.args[0]))
+                or not (isinstance(target, ast.Tuple) and len(target.elts) == 2)
+            ):
+                return node
+            first = [*call.args[1:], *(item.value for item in call.keywords), ast.Constant(0)][0]
+            turn = unused("turn_number", names)
+            more = ast.BinOp(ast.Name(turn, ast.Load()), ast.Add(), ast.Constant(1))
+            node.iter, (number, node.target) = call.args[0], target.elts
+            node.body[:0] = [
+                at(node, ast.Assign([number], ast.Name(turn, ast.Load()))),
+                at(node, ast.Assign([ast.Name(turn, ast.Store())], more)),
+            ]
+            return [at(node, ast.Assign([ast.Name(turn, ast.Store())], first)), node]
+
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:  # noqa: N802
+            return node
+
+    function.body = Counted().visit(ast.Module(function.body, [])).body
 
 
 def names_in(function: ast.FunctionDef) -> set[str]:
@@ -67,25 +105,28 @@ class _Rewriter(ast.NodeTransformer):
         return self._set(self.turn, ast.Constant(False), node) if self.turn else node
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
-        flag = self._flagged(node, node.body)
+        flag, behind = self._flagged(node, node.body), self.block(node.orelse)
+        node.orelse = []
         if flag in assigned(node.body):
-            return [self._set(flag, ast.Constant(True), node), node]
+            if behind:
+                behind = [at(behind[0], ast.If(ast.Name(flag, ast.Load()), behind, []))]
+            return [self._set(flag, ast.Constant(True), node), node, *behind]
         self.names.discard(flag)
-        return [node]
+        return [node, *behind]
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:  # noqa: N802
         parts = [node.test]
         if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And):
             parts = node.test.values
         found = next(((part, count) for part in parts if (count := _turns_of(part, node))), None)
-        if found is None or any(map(_continues, node.body)):  # which may leave out the counting
-            return [node]
+        if found is None or node.orelse or any(map(_continues, node.body)):
+            return [node]  # a `continue` may leave out the counting
         bound, count = found
         rest = [part for part in parts if part is not bound]
         test = rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)
         turns = unused("turns", self.names)
         call: ast.expr = ast.Call(ast.Name("range", ast.Load()), [ast.Name(turns, ast.Load())], [])
-        loop = at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, node.orelse))
+        loop = at(node, ast.For(ast.Name("_", ast.Store()), call, node.body, []))
         before = [self._set(turns, count, node)]
         if not rest:
             return [*before, at(node, ast.If(bound, self.visit_For(loop), []))]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.compiler.frontend.assignment import same
-from mindspore_rl.compiler.frontend.break_to_flag import BOUND, end_by_flag
+from mindspore_rl.compiler.frontend.break_to_flag import BOUND, count_turns, end_by_flag
 from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
@@ -97,6 +97,20 @@ def read(trainer: Any) -> "_Builder":
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
     return _Builder(trainer).read()
+
+
+def _alike(one: Struct, other: Struct) -> str:
+    """Says how two values of the branches of a condition become alike."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() ^ other.keys():
+        keys = ", ".join(map(repr, sorted(one.keys() ^ other.keys(), key=str)))
+        return (
+            f"only one branch has {keys}: a dictionary under a condition that is known only at "
+            "run time has the same\n  keys in both, with a number such as 0.0 where there is none"
+        )
+    return (
+        "under a condition that is known only at run time, assign arrays "
+        "or numbers, the same tuple or dictionary of them in both branches"
+    )
 
 
 class _Returned(Exception):  # noqa: N818
@@ -188,6 +202,7 @@ class _Builder(ExpressionReader):
         for part in ast.walk(tree):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
+        count_turns(tree, self.loops.is_inside)
         as_assignments(tree, frame)
         note_captures(tree)
         unroll_ranges(tree, frame)
@@ -295,6 +310,12 @@ class _Builder(ExpressionReader):
         elif isinstance(node, ast.If):
             self.condition_statement(node)
         elif isinstance(node, ast.Return):
+            if any(loop.kind == "iterations" for loop in self.draft.loops) and self.frame.top:
+                self.frame.fail(
+                    node,
+                    "`return` in the loop over msrl.iterations()",
+                    "a run ends after total_steps, or when --stop-return is reached",
+                )
             if self.frame.nested:
                 self.frame.fail(
                     node,
@@ -305,6 +326,8 @@ class _Builder(ExpressionReader):
             raise _Returned(self.expression(node.value) if node.value else Static(None))
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
+            if isinstance(node, ast.While) and node.orelse:
+                text = "`else` of a `while`"
             self.frame.fail(node, text, BOUND if isinstance(node, ast.While) else SUPPORTED)
 
     def _augmented(self, node: ast.AugAssign, target: ast.Name) -> None:
@@ -388,8 +411,7 @@ class _Builder(ExpressionReader):
                 self.frame.fail(
                     node,
                     f"{called}, which is something else in each branch,",
-                    "under a condition that is known only at run time, assign arrays "
-                    "or numbers, the same tuple or dictionary of them in both branches",
+                    _alike(taken[name], other[name]),
                 )
         self.frame.names = other | taken
         for name in changed & taken.keys() & other.keys():

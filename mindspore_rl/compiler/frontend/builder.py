@@ -49,7 +49,8 @@ RESERVED = {
 """Names that are reserved for generated modules."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Class names of generated cells."""
-ARRAYS = ("env_reset", "env_step", "env_index", "gradient", "uniform", "constant")
+ARRAYS: tuple[str, ...] = ("env_reset", "env_step", "env_index", "gradient", "uniform", "constant")
+ARRAYS += ("minibatch", "replay_sample", "replay_draw")
 """Kinds of operations, beside reductions, whose results are never None."""
 UNROLLED = ("gradient", "update", "boundary")
 """Kinds of operations with a mark that may stand in an unrolled loop."""
@@ -75,7 +76,8 @@ class Draft:
         unrolled_in: the number of loops and of run-time conditions around the outermost unrolled
             loop; None outside of one.
         arrays: see `Frame`.
-        tuples: variables that hold tuples of a length not known now: what a loss returns.
+        tuples: variables that hold tuples of a length not known now: gradients, and what a loss
+            returns.
         place: the places in the file of the calls being read, outermost first.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.

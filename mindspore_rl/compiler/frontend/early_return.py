@@ -1,11 +1,16 @@
 """Rewrites functions that return under conditions of the run, so that they return once, at the end.
 
 `if test: return a` followed by `return b` becomes `if test: returned = a`, `else: returned = b` and
-`return returned`. What cannot be written so is left as it is, and `build` refuses it.
+`return returned`. In a loop, `return a` becomes a flag and `break`; behind the loop, the flag
+decides on `return a`. What cannot be written so is left as it is, and `build` refuses it.
 """
 
+# ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
+
 import ast
+import copy
 from collections.abc import Callable
+from typing import Any
 
 from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
 from mindspore_rl.platform.names import unused
@@ -20,17 +25,117 @@ def return_once(function: ast.FunctionDef, holds: Holds) -> str:
         function: its tree, which is changed.
         holds: whether a condition holds, as far as that is known before the function is read.
 
-    Returns: the variable that holds the result; empty if nothing was changed.
+    Returns: the variable that holds the result; empty if none does.
     """
+    names = names_in(function)
+    function.body = _out_of_loops(function.body, names)
     if not any(_depends(statement, holds) for statement in function.body):
         return ""
-    name = unused("returned", names_in(function))
+    name = unused("returned", names)
     body = _assigned(function.body, name, function.body[-1])
     if body is None:
         return ""
     end = ast.Return(ast.Name(name, ast.Load()))
     function.body = [*body, at(function.body[-1], end)]
     return name
+
+
+def _out_of_loops(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
+    """Returns statements whose loops are left by `break` before they return.
+
+    Args:
+        statements: the statements.
+        names: the names of the function, to which new ones are added.
+    """
+    found: list[ast.stmt] = []
+    for statement in statements:
+        if isinstance(statement, ast.If):
+            statement.body = _out_of_loops(statement.body, names)
+            statement.orelse = _out_of_loops(statement.orelse, names)
+        over = ast.unparse(statement.iter) if isinstance(statement, ast.For) else ""
+        if (
+            not isinstance(statement, (ast.For, ast.While))
+            or not _has_return(statement)
+            or over.endswith(".iterations()")  # refused when it is read
+        ):
+            found.append(statement)
+            continue
+        loops = _Loops(names)
+        loops.visit(statement)
+        found += [*(at(statement, one) for one in loops.before), statement, *loops.behind]
+    return found
+
+
+class _Loops(ast.NodeTransformer):
+    """Rewrites the loops of a nest so that `break` leaves them before they return.
+
+    What a `return` gives is computed behind the nest: after a `break` nothing changes its names,
+    but for the indices of the loops, which are copied.
+
+    Attributes:
+        before: statements to run before the nest.
+        behind: statements to run behind it.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+        self.before: list[ast.stmt] = []
+        self.behind: list[ast.If] = []
+        self.flag: ast.expr = ast.Constant(False)
+        self._indices: set[str] = set()
+
+    def visit_For(self, node: Any) -> Any:  # noqa: N802
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            self._indices.add(node.target.id)
+        first = len(self.behind)
+        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
+        flags: list[ast.expr] = [part.test for part in self.behind[first:]]
+        self.flag = flags[0] if len(flags) == 1 else ast.BoolOp(ast.Or(), flags)
+        return node
+
+    visit_While = visit_For  # noqa: N815
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        found: list[ast.stmt] = []
+        for statement in statements:
+            found.append(statement)
+            if isinstance(statement, ast.Return):
+                found[-1:] = self._left(statement)
+            elif isinstance(statement, ast.If):
+                statement.body = self._block(statement.body)
+                statement.orelse = self._block(statement.orelse)
+            elif isinstance(statement, (ast.For, ast.While)) and _has_return(statement):
+                self.visit(statement)
+                flag = copy.deepcopy(self.flag)
+                found.append(at(statement, ast.If(flag, [ast.Break()], [])))
+        return found
+
+    def _left(self, node: ast.Return) -> list[ast.stmt]:
+        value, flag, found = node.value, unused("left", self.names), list[ast.stmt]()
+        for name in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}):
+            if name in self._indices:
+                kept = unused(f"{name}_left", self.names)
+                self.before.append(_set(kept, ast.Constant(0)))
+                found.append(at(node, _set(kept, ast.Name(name, ast.Load()))))
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Name) and part.id == name:
+                        part.id = kept
+        self.before.append(_set(flag, ast.Constant(False)))
+        back = ast.If(ast.Name(flag, ast.Load()), [at(node, ast.Return(value))], [])
+        self.behind.append(at(node, back))
+        found += [at(node, _set(flag, ast.Constant(True))), at(node, ast.Break())]
+        return found
+
+
+def _set(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _has_return(node: ast.AST) -> bool:
+    """Returns whether a statement has a `return` of the function in which it stands."""
+    if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        return False
+    return isinstance(node, ast.Return) or any(map(_has_return, ast.iter_child_nodes(node)))
 
 
 def _depends(statement: ast.stmt, holds: Holds) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from mindspore_rl.compiler.frontend.assignment import Assignments
 from mindspore_rl.compiler.frontend.builder import Draft
 from mindspore_rl.compiler.frontend.functions import Functions, Inner, Partial
+from mindspore_rl.compiler.frontend.grown import Grown, GrownLists
 from mindspore_rl.compiler.frontend.paths import Paths, holds_parameters
 from mindspore_rl.compiler.frontend.records import (
     Entries,
@@ -56,6 +57,7 @@ class ExpressionReader:
         self.assignments = Assignments(self.draft)
         self.sequences = Sequences(self)
         self.functions = Functions(self, self.paths)
+        self.grown = GrownLists(self)
         self.choices = 0
 
     @property
@@ -129,7 +131,13 @@ class ExpressionReader:
         if isinstance(node, ast.Lambda):
             return self.functions.defined(node)
         if isinstance(node, ast.Call):
-            made = (self.record(node), self.sequences.made(node), self.functions.partial(node))
+            made = (
+                self.grown.called(node),
+                self.record(node),
+                self.field_by_name(node),
+                self.sequences.made(node),
+                self.functions.partial(node),
+            )
             if (struct := next((one for one in made if one is not None), None)) is not None:
                 return struct
             name, inner = self.frame.msrl_call(node), self.functions.inner(node.func)
@@ -180,8 +188,11 @@ class ExpressionReader:
         of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
         return of_name or self._entries(node) is not None
 
-    def each(self, node: ast.expr) -> tuple[Struct, ...] | None:
-        """Unrolls `tuple(f(x) for x in xs)` or `[f(x) for x in xs]`; else returns None."""
+    def each(self, node: ast.expr) -> Struct | None:
+        """Unrolls `tuple(f(x) for x in xs)` or `[f(x) for x in xs]`; else returns None.
+
+        Over the result of a function, whose length is not known, it stays a comprehension.
+        """
         made = node
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
             made = node.args[0] if node.func.id in ("tuple", "list") else node
@@ -189,6 +200,8 @@ class ExpressionReader:
             not isinstance(made, ast.GeneratorExp) or made is node
         ):
             return None
+        if (whole := self.sequences.unread(made)) is not None:
+            return whole
         found = self.sequences.comprehended(made)
         as_list = isinstance(made, ast.ListComp) and made is node
         as_list = as_list or (isinstance(node, ast.Call) and ast.unparse(node.func) == "list")
@@ -214,18 +227,37 @@ class ExpressionReader:
         if len(parts) > len(kind._fields) or (parts and isinstance(base, Record)):
             self.frame.fail(node, f"a {kind.__name__} with {len(parts)} values in order")
         named = [(kind._fields[place], part) for place, part in parts.items()]
-        named += [(item.arg or "**", self.expression(item.value)) for item in node.keywords]
+        for item in node.keywords:
+            value = self.expression(item.value)
+            entries = value if item.arg is None and isinstance(value, dict) else {item.arg: value}
+            named += [(name or "**", part) for name, part in entries.items()]
         if wrong := wrong_field(kind._fields, [name for name, _ in named], given):
             has = f"its fields are {', '.join(kind._fields)}"
             self.frame.fail(node, f"a {kind.__name__} {wrong}", has)
         given |= dict(named)
         return Record.of(kind, [given[name] for name in kind._fields])
 
+    def field_by_name(self, node: ast.Call) -> Struct | None:
+        """Reads `getattr(batch, "obs")` and `batch._asdict()`; None for anything else."""
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr == "_asdict" and not node.args:
+            base = self.frame.part(func.value)
+            if isinstance(base, Record):
+                return Entries.of(zip(base.fields, base, strict=True))
+        if self.frame.static(func)[1] is not getattr or len(node.args) != 2:
+            return None
+        base, (known, name) = self.frame.part(node.args[0]), self.frame.static(node.args[1])
+        if not isinstance(base, Record) or not known:
+            return None
+        return self.frame.part(ast.copy_location(ast.Attribute(node.args[0], name), node))
+
     def part_of(self, node: ast.Subscript) -> Struct | None:
         """Reads a part of a tuple, a dictionary or a result just computed; else returns None."""
         base = None
         if isinstance(node.value, (ast.Name, ast.Subscript, ast.Call, ast.Attribute)):
             base = self._structure(node.value)
+        if isinstance(base, Grown):
+            return self._part_of_grown(base, node)
         if (entry := self._entry(base, node)) is not None:
             return entry
         if isinstance(base, Static):
@@ -254,6 +286,14 @@ class ExpressionReader:
                 else (f"{len(base)} parts")
             )
             self.frame.fail(node, f"element {index!r} of what has {has}")
+
+    def _part_of_grown(self, grown: Grown, node: ast.Subscript) -> Struct:
+        key = node.slice
+        if isinstance(key, ast.Slice):
+            ends = (key.lower, key.upper, key.step)
+            bounds = [None if end is None else self.frame.known(end) for end in ends]
+            return self.grown.parts(grown, node)[slice(*bounds)]
+        return self.grown.part(grown, self.frame.known(key), node)
 
     def _entry(self, base: Struct | None, node: ast.Subscript) -> Var | None:
         """Reads a run-time index into a tuple of known numbers; None for anything else."""
@@ -312,7 +352,8 @@ class ExpressionReader:
         """Reads the elements of a tuple or the arguments of a call; `*` is expanded."""
         for node in nodes:
             if isinstance(node, ast.Starred):
-                value = self.expression(node.value)
+                value = self.sequences.starred(node.value)
+                value = self.expression(node.value) if value is None else value
                 if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                     value = tuple(map(Static, value.value))
                 if not isinstance(value, tuple):
@@ -447,6 +488,8 @@ class ExpressionReader:
             if holds_parameters(struct.value):
                 reads.append(PARAMETERS)
             return path.tree
+        if isinstance(struct, Grown):
+            struct = self.grown.parts(struct, node)
         if isinstance(struct, Record):
             self.frame.fail(
                 node,

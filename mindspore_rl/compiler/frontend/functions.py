@@ -82,6 +82,7 @@ class Functions:
     def __init__(self, reader: Any, paths: Paths) -> None:
         self.reader, self.draft, self.paths = reader, reader.draft, paths
         self._open: list[Inner] = []
+        self._role = "a loss"
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -184,11 +185,19 @@ class Functions:
 
     # ---- losses ----------------------------------------------------------------------------
 
-    def loss(self, node: ast.expr, values: tuple[Struct, ...]) -> tuple[Expr, tuple[Struct, ...]]:
-        """Reads a loss and its arguments.
+    def loss(
+        self, node: ast.expr, values: tuple[Struct, ...], role: str = "a loss"
+    ) -> tuple[Expr, tuple[Struct, ...]]:
+        """Reads a loss, or the function of an update, and its arguments.
+
+        Args:
+            node: the function.
+            values: the arguments.
+            role: what it is, for errors.
 
         Returns: an expression for a function of arrays, and the arrays.
         """
+        self._role = role
         function, path = self._function(node)
         keywords: dict[str, Struct] = {}
         if isinstance(function, Partial):
@@ -223,7 +232,7 @@ class Functions:
         if changed := sorted(stored & fixed.keys()):
             self.draft.fail(
                 node,
-                f"`{inner.name}`, which assigns to its parameter `{changed[0]}`, as a loss",
+                f"`{inner.name}`, which assigns to its parameter `{changed[0]}`, as {self._role}",
                 "use another name in it",
             )
         arrays = {name: value for name, value in values.items() if name not in fixed}
@@ -241,7 +250,7 @@ class Functions:
             if isinstance(struct, Static) and struct.value is MSRL:
                 self.draft.fail(
                     node,
-                    f"a loss that calls msrl ({inner.name})",
+                    f"{self._role} that calls msrl ({inner.name})",
                     "compute that before, in `learn`, and use the result",
                 )
             if struct is not None:
@@ -307,7 +316,7 @@ class Functions:
         if getattr(found, "__func__", found) is not home:
             self.draft.fail(
                 node,
-                f"a function inside `{home.__qualname__}` as a loss",
+                f"a function inside `{home.__qualname__}` as {self._role}",
                 "write it in a method of a class of the file, or in a function of the file",
             )
         path: ast.expr = ast.Name(self.draft.imported(frame.module, names[0]), ast.Load())

@@ -13,6 +13,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.break_to_flag import at
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
+from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct
 
@@ -45,12 +46,12 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802
-        node.body = self.block(node.body)
+        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
         copied = isinstance(node.iter, ast.Call) and _called(node.iter) in COPIES
         names = set() if copied else {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
         for part in ast.walk(node):
             changed = getattr(part, "in_place", ("", ""))[1]
-            if changed in names:
+            if changed in names and not _is_current(part, node):
                 self.frame.fail(
                     part,
                     f"a change of `{changed}` in a loop over it",
@@ -66,7 +67,9 @@ class _Rewriter(ast.NodeTransformer):
         call = node.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return node
-        method, base = call.func.attr, call.func.value
+        method, base, key = call.func.attr, call.func.value, None
+        if _is_entry(base):  # `d["key"].append(x)`
+            base, key = base.value, base.slice  # type: ignore[attr-defined]
         if method not in METHODS or not isinstance(base, ast.Name):
             return node
         given = list(call.args)
@@ -75,7 +78,7 @@ class _Rewriter(ast.NodeTransformer):
             given = [ast.Dict(names, [k.value for k in call.keywords])]
         elif call.keywords:
             return node
-        return node if len(given) != 1 else _assignment(node, method, base.id, given)
+        return node if len(given) != 1 else _assignment(node, method, base.id, given, key)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
         target: Any = node.targets[0]
@@ -87,6 +90,9 @@ class _Rewriter(ast.NodeTransformer):
         target: Any = node.target
         if isinstance(target, ast.Name) and isinstance(node.op, ast.BitOr):
             return _assignment(node, "update", target.id, [node.value])
+        lists = isinstance(node.value, (ast.List, ast.ListComp))
+        if isinstance(target, ast.Name) and isinstance(node.op, ast.Add) and lists:
+            return _assignment(node, "extend", target.id, [node.value])
         if not _is_entry(target):
             return node
         read = ast.Subscript(target.value, target.slice, ast.Load())
@@ -99,17 +105,48 @@ def _is_entry(target: Any) -> bool:
     return entry and not isinstance(target.slice, ast.Slice)
 
 
+def _is_current(change: Any, loop: ast.For) -> bool:
+    """Returns whether a change sets the entry of the current turn, as in `for k in d: d[k] = x`.
+
+    Notes at the change, as `current`, the type that its base must have then.
+    """
+    (kind, name), key, first = change.in_place, change.given[0], loop.target
+    if isinstance(first, ast.Tuple):
+        first = first.elts[0]
+    if kind != "entry" or ast.unparse(first) != ast.unparse(key):
+        return False
+    over, several = ast.unparse(loop.iter), isinstance(loop.target, ast.Tuple)
+    change.current = Listed if over == f"enumerate({name})" else Entries
+    if several:
+        keyed = over.startswith(f"zip({name}, ") and over.count(name) == 1
+        return keyed or over in (f"enumerate({name})", f"{name}.items()")
+    return over in (name, f"{name}.keys()")
+
+
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _assignment(node: ast.stmt, kind: str, name: str, given: list[ast.expr]) -> ast.Assign:
-    """Returns an assignment to a name whose value shows what the change reads."""
-    read = ast.Tuple([ast.Name(name, ast.Load()), *given], ast.Load())
+def _assignment(
+    node: ast.stmt, kind: str, name: str, given: list[ast.expr], key: ast.expr | None = None
+) -> ast.Assign:
+    """Returns an assignment to a name whose value shows what the change reads.
+
+    Args:
+        node: the change.
+        kind: the method, or `entry`.
+        name: what is changed.
+        given: what the change reads.
+        key: of an entry of what has the name, if this entry is changed.
+    """
+    keys = [] if key is None else [key]
+    read = ast.Tuple([ast.Name(name, ast.Load()), *given, *keys], ast.Load())
     made = at(node, ast.Assign([ast.Name(name, ast.Store())], read))
     made.in_place = (kind, name)  # type: ignore[attr-defined]
     made.given = given  # type: ignore[attr-defined]
     made.before = node  # type: ignore[attr-defined]
+    if key is not None:
+        made.part = key  # type: ignore[attr-defined]
     return made
 
 
@@ -183,7 +220,14 @@ class Changes:
         """Reads an assignment that stands for a change. Returns: False if it was an assignment."""
         kind, name = node.in_place
         frame = self.draft.frame
-        struct = frame.names.get(name)
+        whole = struct = frame.names.get(name)
+        if hasattr(node, "part"):
+            key = frame.known(node.part) if isinstance(whole, Entries) else None
+            struct = whole.get(key) if isinstance(whole, Entries) else None
+            name = ast.unparse(node.before.value.func.value)
+        if isinstance(struct, Grown) and kind in GROWS:
+            self._grow(struct, node)
+            return True
         if not isinstance(struct, (Listed, Entries)):
             return False
         if struct.mark is None:
@@ -192,15 +236,27 @@ class Changes:
                 f"a change in place of `{name}`, which a condition or a loop may make another one,",
                 _instead(node, struct),
             )
-        for other in self._holders(struct.mark):
+        if not isinstance(struct, getattr(node, "current", (Listed, Entries))):
+            frame.fail(node, f"a change of `{name}` in a loop over it", "loop over a copy of it")
+        for other in self.holders(struct.mark):
             frame.fail(
                 node,
                 f"a change in place of `{name}`, which {other} too,",
                 _instead(node, struct),
             )
         value = self._changed(kind, struct, node)
+        if hasattr(node, "part"):
+            value = rebuilt(whole, ({**whole, key: value}).values())
         self.reader.assignments.assign(node.targets[0], value)
         return True
+
+    def _grow(self, grown: Grown, node: Any) -> None:
+        (value,) = node.given
+        if node.in_place[0] == "append":
+            self.reader.grown.append(grown, self.reader.expression(value), node)
+            return
+        for part in self.reader.sequences.of(value, "`extend` by this"):
+            self.reader.grown.append(grown, part, node)
 
     def _changed(self, kind: str, struct: Any, node: Any) -> Struct:
         if kind == "entry":
@@ -226,7 +282,7 @@ class Changes:
             self.draft.fail(node, "`update` by something that is not a dictionary", "")
         return Entries.of({**struct, **more}, struct)
 
-    def _holders(self, mark: object) -> Iterator[str]:
+    def holders(self, mark: object) -> Iterator[str]:
         """Yields what else holds the list or dictionary with a mark, after its first name."""
         found = [
             f"`{name}` is"

@@ -38,10 +38,13 @@ class Loops:
         """The function being read."""
         return self.draft.frame
 
+    def is_inside(self, node: ast.expr) -> bool:
+        """Returns whether an expression is a loop of msrl inside an iteration."""
+        name = self.frame.msrl_call(node) if isinstance(node, ast.Call) else None
+        return name in LOOPS and name != "iterations"
+
     def read(self, node: ast.For) -> None:
         """Reads a loop."""
-        if node.orelse:
-            self.frame.fail(node.orelse[0], "`else` of a loop")
         if is_unrolled(node):
             self._unrolled(node)
             return
@@ -56,6 +59,8 @@ class Loops:
         shifted = kind == "range" and len(args) > 1  # by a start, perhaps in other steps
         if named and kind != "minibatches" and not shifted:
             index = target
+        if kind != "iterations":
+            self.reader.grown.begin(node, self.reader.changes.holders)
         read, kept = carried(node, self.frame)
         going = self._flag_of(node)
         own = assigned(node.body) - read - self.frame.live[node]
@@ -163,8 +168,9 @@ class Loops:
                 self.frame.fail(
                     node,
                     f"`{name}`, a {kind} that grows from turn to turn,",
-                    f"add up instead: `{name} = 0.0` before the loop and `{name} = {name} + ...` "
-                    "in it; for the\n  values of each turn, write a loop over a tuple",
+                    f"append numbers to it, `{name}.append(...)`, in a loop inside an iteration; "
+                    f"over all iterations\n  add up: `{name} = 0.0` before the loop and "
+                    f"`{name} = {name} + ...` in it",
                 )
             if not same(struct, after):
                 self.frame.fail(

@@ -1,19 +1,48 @@
 """Calls of msrl: checks each one and turns it into operations."""
 
 import ast
+import inspect
+from dataclasses import is_dataclass
 from typing import Any
 
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
+from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.random_calls import Drawing
-from mindspore_rl.compiler.frontend.records import form, plain
+from mindspore_rl.compiler.frontend.records import form, is_record_class, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
 from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
+from mindspore_rl.platform.user_modules import statement_in
 
 NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient")
 """Calls that take keyword arguments, beside reductions."""
+
+
+def named_result(act: Any) -> tuple[str, list[str], int] | None:
+    """Finds a `return` of `act` that gives a dictionary, a NamedTuple or a dataclass.
+
+    Returns: what it gives, the names of its parts, and its line; None if there is none.
+    """
+    try:
+        lines, first = inspect.getsourcelines(act)
+        tree = statement_in(lines)
+    except (OSError, TypeError, SyntaxError):
+        return None
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.Return) else None
+        line = first + getattr(node, "lineno", 1) - 1
+        if isinstance(value, ast.Dict):
+            keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
+            return "a dictionary", list(map(str, keys)), line
+        called = value.func if isinstance(value, ast.Call) else None
+        if isinstance(called, ast.Name):
+            kind = inspect.getmodule(act).__dict__.get(called.id)
+            if isinstance(kind, type) and (is_record_class(kind) or is_dataclass(kind)):
+                names = kind.__annotations__
+                return f"a {kind.__name__}", list(names), line
+    return None
 
 
 class Calls:
@@ -141,6 +170,14 @@ class Calls:
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
         actor, named = self.reader.trainer.actor, dict[str, str]()
+        if (given := named_result(actor.act)) is not None:
+            kind, names, line = given
+            self.draft.fail(
+                node,
+                f"{kind} from `{type(actor).__name__}.act` (line {line})",
+                f"return a tuple of arrays there, and name its parts here: "
+                f"{', '.join(names)} = {ast.unparse(node)}",
+            )
         for item in node.keywords:
             if item.arg is None:
                 self.draft.fail(item.value, "`**` in a call of msrl.agent_act")
@@ -179,7 +216,8 @@ class Calls:
             loss, values = functions.loss(node.args[0], values)
             objects: tuple[Expr, ...] = (loss, network)
         else:
-            objects = (self._method(node.args[0]),)
+            method, values = self._method(node.args[0], values)
+            objects = (method,)
         values = self.draft.taken(name, values)
         attrs: dict[str, Any] = {"objects": objects}
         if name == "gradient":
@@ -195,22 +233,25 @@ class Calls:
             attrs=tuple(attrs.items()),
         )
         found = self.draft.given(name, found)
-        self.draft.tuples |= {part.name for part in found[1:] if isinstance(part, Var)}
+        self.draft.tuples |= {part.name for part in found if isinstance(part, Var)}
         return found[: 3 if self._wants_rows(node) else 2] or Static(None)
 
-    def _method(self, node: ast.expr) -> Expr:
-        """Reads the method that an update calls."""
+    def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:
+        """Reads the method that an update calls, and its arguments."""
         path = self.reader.paths.written(node, self.draft.frame)
         if path is None:
             struct = self.reader.expression(node)
             path = self.reader.paths.of(struct.value) if isinstance(struct, Static) else None
+            if isinstance(struct, Static) and isinstance(struct.value, (Inner, Partial)):
+                return self.reader.functions.loss(node, values, "an update")
         if path is None:
             self.draft.fail(
                 node,
                 "msrl.update of something that is not a method or an optimiser of the learner",
-                "write a method of the learner, and name it here: msrl.update(self.method, ...)",
+                "write a method of the learner, and name it here: msrl.update(self.method, ...); "
+                "or a `def` or\n  `lambda` in this function that uses the learner",
             )
-        return path
+        return path, values
 
     def _wants_rows(self, node: ast.Call) -> bool:
         for item in node.keywords:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
-from mindspore_rl.compiler.frontend.scope import Static, Struct, Var
+from mindspore_rl.compiler.frontend.scope import Follows, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
 from mindspore_rl.datasets.windows import (
     OF_TRANSITIONS,
@@ -186,6 +186,8 @@ class RecordCalls:
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
         """Makes new names for the values of a record of the trajectory buffer."""
         if not self.stores:
+            if getattr(self.reader, "problems", None):  # perhaps with the insertion
+                raise Follows("msrl.replay_sample")
             self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
         if None not in self.stores:
             self.draft.fail(

@@ -53,8 +53,9 @@ class Rewriter(ast.NodeTransformer):
         if own or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
-        for struct in (reader.each(call), reader.record(call), reader.sequences.made(call)):
-            if struct is not None:
+        made = (reader.record, reader.field_by_name, reader.sequences.made)
+        for read in (reader.grown.called, reader.each, *made):
+            if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
         for arg in call.args:
@@ -63,11 +64,24 @@ class Rewriter(ast.NodeTransformer):
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
             else:
                 args.append(self.visit(arg))
+        if (operator := self._number(call)) is not None:
+            name, kind = operator
+            return ast.Call(name, [ast.Constant(kind), *args], [])
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
         return ast.Call(self.visit(call.func), args, keywords)
 
+    def _number(self, call: ast.Call) -> tuple[ast.expr, str] | None:
+        """Returns the operator in place of `float(x)`, which MindSpore cannot join in branches."""
+        value = self.reader.frame.static(call.func)[1] if len(call.args) == 1 else None
+        if not any(value is kind for kind in (float, int, bool)) or call.keywords:
+            return None
+        name = self.reader.draft.imported("mindspore_rl.rl.operators", "number")
+        return ast.Name(name, ast.Load()), str(getattr(value, "__name__", ""))
+
     def _each(self, node: ast.expr) -> ast.expr:
-        struct = self.reader.sequences.comprehended(node)
+        struct = self.reader.sequences.unread(node)
+        if struct is None:
+            struct = self.reader.sequences.comprehended(node)
         return self.reader.operand(struct, node, self.reads)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
@@ -80,14 +94,20 @@ class Rewriter(ast.NodeTransformer):
         return ast.IfExp(test, self._perhaps(node.body), self._perhaps(node.orelse))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
-        negates = isinstance(node.op, ast.Not)
-        return ast.UnaryOp(node.op, (self.condition if negates else self.visit)(node.operand))
+        if not isinstance(node.op, ast.Not):
+            return ast.UnaryOp(node.op, self.visit(node.operand))
+        function = self.reader.draft.imported("mindspore_rl.rl.operators", "opposite")
+        return ast.Call(ast.Name(function, ast.Load()), [self.condition(node.operand)], [])
 
     def condition(self, node: ast.expr) -> ast.expr:
         """Rewrites an expression of which only the truth value is used; a constant if known."""
         holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
+        if (known := self.reader.grown.condition(node)) is not None:
+            return known
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ast.UnaryOp(node.op, self.condition(node.operand))
         if not isinstance(node, ast.BoolOp):
             return self.visit(node)
         *parts, last = self.reader.operands(node)

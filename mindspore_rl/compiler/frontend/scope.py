@@ -238,8 +238,47 @@ class Frame:
             return None if holds is None else not holds
         if (is_none := self._is_none(condition)) is not None:
             return is_none
+        if (of_all := self._any_or_all(condition)) is not None:
+            return of_all
         known, value = self.static(condition)
-        return bool(value) if known and not is_array(value) else None
+        if known:
+            return None if is_array(value) else bool(value)
+        if not isinstance(condition, ast.BoolOp):
+            return None
+        deciding, holds = isinstance(condition.op, ast.Or), None
+        for part in condition.values:  # short-circuits
+            holds = self.holds(part)
+            if holds in (None, deciding):
+                break
+        return holds
+
+    def _any_or_all(self, node: ast.expr) -> bool | None:
+        """Decides `any(xs)` and `all(f(x) for x in xs)` of known parts; else returns None."""
+        function = node.func if isinstance(node, ast.Call) else None
+        name = function.id if isinstance(function, ast.Name) else ""
+        if name not in ("any", "all") or name in self.names or name in self.namespace:
+            return None
+        (given, *more), before = node.args or [None, None], self.names  # type: ignore[attr-defined]
+        loop = given.generators[0] if isinstance(given, ast.GeneratorExp) else None
+        if more or (loop and (loop.ifs or not isinstance(loop.target, ast.Name))):
+            return None
+        over = loop.iter if loop else given
+        parts = self.part(over)
+        if isinstance(over, (ast.Tuple, ast.List)):
+            known = list(map(self.static, over.elts))
+            parts = tuple(Static(value) for found, value in known if found)
+            parts = parts if len(parts) == len(known) else None
+        if not isinstance(parts, tuple):
+            return None
+        key = loop.target.id if loop else "part"  # type: ignore[attr-defined]
+        one = ast.copy_location(ast.Name(key, ast.Load()), node)
+        test = given.elt if loop else one  # type: ignore[union-attr]
+        found = []
+        for part in parts:
+            self.names = {**before, key: part}
+            found.append(self.holds(test))
+        self.names = before
+        return None if None in found else (any if name == "any" else all)(found)
 
     def _is_none(self, condition: ast.expr) -> bool | None:
         """Decides `x is None` and `x is not None` of what is never None; returns None otherwise."""

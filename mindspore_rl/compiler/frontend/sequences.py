@@ -1,14 +1,16 @@
 """Sequences of known length: loops over them and comprehensions are unrolled while reading."""
 
 import ast
+import copy
 from collections.abc import Iterator
 from typing import Any
 
+from mindspore_rl.compiler.frontend.grown import Grown
 from mindspore_rl.compiler.frontend.records import Listed
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
 from mindspore_rl.compiler.ir.operations import LOOPS
 
-ITERATORS = (enumerate, list, range, reversed, tuple, zip)
+ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
 KNOWN_TYPES = (tuple, list, range, dict)
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
@@ -42,6 +44,8 @@ class Sequences:
             if found is not None:
                 return found
         value = self.reader.expression(node)
+        if isinstance(value, Grown):
+            return self.reader.grown.parts(value, node)
         if isinstance(value, Static) and (isinstance(value.value, KNOWN_TYPES) or is_cells(value)):
             return tuple(map(Static, value.value))
         if isinstance(value, dict):
@@ -49,6 +53,12 @@ class Sequences:
         if not isinstance(value, tuple):
             self.draft.fail(node, construct, KNOWN)
         return value
+
+    def starred(self, node: ast.expr) -> tuple[Struct, ...] | None:
+        """Reads `*(f(x) for x in xs)` and `*map(f, xs)`; returns None for anything else."""
+        if isinstance(node, ast.GeneratorExp):
+            return self.comprehended(node)
+        return self.iterated(node) if isinstance(node, ast.Call) and node.args else None
 
     def made(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `d.values()` and `list(zip(a, b))` as tuples; returns None for any other call.
@@ -88,8 +98,38 @@ class Sequences:
             return tuple((Static(place), part) for place, part in enumerate(parts_of, first))
         if isinstance(call.args[0], ast.GeneratorExp):
             return self.comprehended(call.args[0])
+        if kind is map:
+            return self._mapped(call)
+        if kind is sorted:
+            return self._sorted(call)
         found = self.of(call.args[0], f"`{kind.__name__}` of this in a loop")
         return found[::-1] if kind is reversed else found
+
+    def _mapped(self, call: ast.Call) -> tuple[Struct, ...]:
+        """Reads `map(f, xs)` as a call of f for each part."""
+        parts = [self.of(arg, "`map` over this") for arg in call.args[1:]]
+        before, names = dict(self.draft.frame.names), [f"part_{k}" for k in range(len(parts))]
+        found: list[Struct] = []
+        function: ast.expr = call.args[0]
+        try:
+            if isinstance(function, ast.Lambda):
+                self.draft.frame.names["mapped"] = self.reader.expression(function)
+                function = ast.copy_location(ast.Name("mapped", ast.Load()), function)
+            for each in zip(*parts, strict=False):
+                self.draft.frame.names |= dict(zip(names, each, strict=True))
+                given: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
+                one = ast.copy_location(ast.Call(function, given, []), call)
+                found.append(self.reader.expression(ast.fix_missing_locations(one)))
+        finally:
+            self.draft.frame.names = before
+        return tuple(found)
+
+    def _sorted(self, call: ast.Call) -> tuple[Struct, ...]:
+        """Reads `sorted(xs)` of what is known now."""
+        parts = self.of(call.args[0], "`sorted` of this")
+        if call.keywords or not all(isinstance(part, Static) for part in parts):
+            self.draft.fail(call, "`sorted` of what is known only at run time", KNOWN)
+        return tuple(map(Static, sorted(part.value for part in parts)))
 
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
         """Reads the arguments of `zip`; what a loss returns is as long as the others."""
@@ -124,6 +164,39 @@ class Sequences:
             return None
         pairs = tuple((Static(key), part) for key, part in given.items())
         return pairs if func.attr == "items" else tuple(p[func.attr == "values"] for p in pairs)
+
+    def unread(self, made: ast.ListComp | ast.GeneratorExp) -> Var | None:
+        """Reads a comprehension over tuples that functions return, which stays one.
+
+        None if it goes over anything else.
+        """
+        loop, frame = made.generators[0], self.draft.frame
+        zipped = isinstance(loop.iter, ast.Call) and frame.static(loop.iter.func)[1] is zip
+        over = loop.iter.args if zipped else [loop.iter]  # type: ignore[attr-defined]
+        values = [frame.part(node) for node in over]
+        if len(made.generators) > 1 or loop.ifs or not over:
+            return None
+        tuples, arrays = self.draft.tuples, self.draft.arrays
+        if not all(isinstance(v, Var) and v.name not in arrays - tuples for v in values):
+            return None
+        before, items, reads = dict(frame.names), len(self.draft.scope.items), list[str]()
+        gone_over = self.reader.substituted(loop.iter, reads)
+        names = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+        targets = {name: self.draft.fresh(name) for name in names}
+        frame.names |= {name: Var(own) for name, own in targets.items()}
+        elements = self.reader.substituted(made.elt, reads)
+        frame.names = before
+        added = self.draft.scope.items[items:]
+        if any({*targets.values()} & {*getattr(item, "reads", ())} for item in added):
+            self.draft.fail(loop.iter, "a comprehension over this", KNOWN)
+        target = copy.deepcopy(loop.target)
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name):
+                part.id = targets[part.id]
+        whole = ast.ListComp(elements, [ast.comprehension(target, gone_over, [], 0)])
+        function = ast.Name("tuple", ast.Load())
+        found = [name for name in reads if name not in targets.values()]
+        return self.draft.result("glue", ast.Call(function, [whole], []), found)
 
     def comprehended(
         self, made: ast.ListComp | ast.GeneratorExp | ast.DictComp

@@ -1,13 +1,16 @@
 """Expressions that only tell the user something: they are left out of the graph."""
 
 import ast
+import inspect
 import logging
 import warnings
 
 from mindspore_rl.compiler.frontend.scope import PURE, Frame
 
-METHODS = {"asnumpy", "format", "item", "max", "mean", "min", "sum", "tolist"}
+METHODS = {"abs", "all", "any", "asnumpy", "astype", "format", "isfinite", "isnan", "item"}
+METHODS |= {"max", "mean", "min", "reshape", "sum", "tolist"}
 """Methods of arrays and texts that change nothing."""
+LIBRARIES = ("mindspore", "numpy", "math")
 PLAIN = "it is left out of the graph: compute before it what it needs, and let it call nothing else"
 
 
@@ -33,6 +36,9 @@ def is_plain(node: ast.AST, frame: Frame) -> bool:
             func = part.func
             if isinstance(func, ast.Attribute) and func.attr in METHODS:
                 continue
-            if not any(frame.static(func)[1] is one for one in (*PURE, repr)):
+            value = frame.static(func)[1]
+            home = getattr(inspect.getmodule(value), "__name__", "") if callable(value) else ""
+            library = home.partition(".")[0] in LIBRARIES
+            if not library and not any(value is one for one in (*PURE, repr)):
                 return False
     return True

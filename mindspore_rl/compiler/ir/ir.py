@@ -138,6 +138,11 @@ class Op:
         return ", ".join(map("".join, zip(names, self.args, strict=True)))
 
     @property
+    def by_function(self) -> bool:
+        """Whether it is an update by a function inside another, which a cell makes once."""
+        return self.kind == "update" and "(" in self.attr["objects"][0]
+
+    @property
     def attr(self) -> Attributes:
         """The attributes by name."""
         return cast(Attributes, dict(self.attrs))

@@ -242,6 +242,7 @@ OPERATIONS = {
         whole=True,
         takes="gradient",
         attrs=("objects",),
+        part="update",  # if its method is made of a function inside another
     ),
     "mean": _REDUCTION,
     "sum": _REDUCTION,

@@ -155,6 +155,7 @@ def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:
         kind = "turns" if isinstance(item, Loop) and target.native else ""
         if isinstance(item, Op):
             kind = OPERATIONS[item.kind].part
+            kind = "" if kind == "update" and not item.by_function else kind
         if kind:
             counts[kind] += 1
             parts[item.name] = f"{kind}_{counts[kind]}"

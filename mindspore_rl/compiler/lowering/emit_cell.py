@@ -1,6 +1,6 @@
 """Emits a region as a MindSpore cell."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_rl.compiler.frontend.replay_rows import inserted
@@ -96,8 +96,35 @@ class CellWriter:
         ]
 
     def _branch(self, branch: Branch) -> list[str]:
-        lines = [f"if {owned(branch.test)}:", *indented(self._items(branch.body) or ["pass"])]
-        return [*lines, "else:", *indented(self._items(branch.orelse))] if branch.orelse else lines
+        body = self._flags(branch, branch.body, True)
+        lines = [f"if {owned(branch.test)}:", *indented(self._items(body) or ["pass"])]
+        orelse = self._flags(branch, branch.orelse, False)
+        return [*lines, "else:", *indented(self._items(orelse))] if orelse else lines
+
+    def _flags(self, branch: Branch, items: tuple[Item, ...], holds: bool) -> tuple[Item, ...]:
+        """Computes the flags that a branch sets from its condition, if there are several.
+
+        In some nested loops, MindSpore compiles no branch that sets two variables to constants
+        ("Cannot join the return values of different branches").
+        """
+        test, values = str(branch.test), self.plan.values
+        written = {name for op, _ in walk(items) for name in op.targets}
+        if test in written or test not in values or values[test].dtype != "bool":
+            return items
+        found: list[Item] = []
+        for item in items:
+            if (
+                isinstance(item, Op)
+                and item.kind == "constant"
+                and item.args[0] in ("True", "False")
+            ):
+                same = (item.args[0] == "True") is holds
+                way = f"logical_or({test}, {test})" if same else f"logical_not({test})"
+                found.append(replace(item, kind="glue", args=(Expr(f"ms.ops.{way}"),)))
+            else:
+                found.append(item)
+        changed = sum(new is not old for new, old in zip(found, items, strict=True))
+        return tuple(found) if changed > 1 else items
 
     # ---- parts -----------------------------------------------------------------------------
 
@@ -138,6 +165,10 @@ class CellWriter:
         forms = f", {op.attr['forms']}" if "forms" in op.attr else ""
         made = f"{_of_rank(loss)}, {_of_rank(network)}"
         return f"operators.gradient_function({made}, {count}{forms})"
+
+    @makes("update")
+    def _update_part(self, op: Op) -> str:
+        return _of_rank(op.attr["objects"][0])
 
     @makes("all_reduce")
     def _all_reduce_part(self, op: Op) -> str:
@@ -247,6 +278,8 @@ class CellWriter:
     @writes("update")
     def _update(self, op: Op) -> list[str]:
         (method,) = op.attr["objects"]
+        if op.name in self.plan.parts:
+            return [f"self.{self.plan.parts[op.name]}({', '.join(op.args)})"]
         return [f"{owned(Expr(method))}({', '.join(op.args)})"]
 
     @writes("reduction")
