@@ -148,7 +148,7 @@ class RecordCalls:
     def _fail_without(self, node: ast.Call, of: str) -> NoReturn:
         """Refuses a draw of records that are not kept, or not under this name."""
         if not self.stores:
-            self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+            self._fail_before(node)
         into = f', into="{of}"' if of else ""
         named = "".join(f', or sample another: of="{name}"' for name in self.stores if name)
         self.draft.fail(
@@ -157,6 +157,11 @@ class RecordCalls:
             + (f' as "{of}"' if of else ""),
             f"keep them: msrl.replay_insert(obs, action, keep=100_000{into}){named}",
         )
+
+    def _fail_before(self, node: ast.Call) -> NoReturn:
+        if getattr(self.reader, "problems", None):  # perhaps with the insertion
+            raise Follows("msrl.replay_sample")
+        self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
 
     def as_inserted(self, found: tuple[Struct, ...], of: str | None = None) -> Struct:
         """A sample in the form in which records were inserted; ids and odds stand behind it."""
@@ -186,9 +191,7 @@ class RecordCalls:
     def sampled(self, node: ast.Call) -> tuple[str, ...]:
         """Makes new names for the values of a record of the trajectory buffer."""
         if not self.stores:
-            if getattr(self.reader, "problems", None):  # perhaps with the insertion
-                raise Follows("msrl.replay_sample")
-            self.draft.fail(node, "msrl.replay_sample() before any msrl.replay_insert()")
+            self._fail_before(node)
         if None not in self.stores:
             self.draft.fail(
                 node,
