@@ -64,8 +64,8 @@ def chosen(folder: Path, which: str) -> Path:
         if found := _found(folder):
             return found[-1]
         raise CheckpointError(
-            f"{folder} has no best checkpoint: none was evaluated, or written after 100 episodes; "
-            "take the last one, or one by its iteration"
+            f"{folder} has no best checkpoint: none was written after 100 episodes had ended, and "
+            "none was evaluated; take the last one, or one by its iteration"
         )
     if not which.isdecimal():
         raise CheckpointError(f"checkpoint {which!r}: expected {CHOICES}")
