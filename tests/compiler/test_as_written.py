@@ -115,6 +115,12 @@ def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
     assert len({parameter.name for _, parameter in found}) == len(found)
 
 
+def test_a_list_of_steps_is_told_to_be_the_replay(tmp_path):
+    memory = [FROM, ("for step in", "memory = []\n            for step in")]
+    with pytest.raises(ProgramError, match=r"msrl.replay_insert\(Pair\(obs, reward\)\)"):
+        build_with(tmp_path, memory, loop="memory.append(Pair(obs, reward))")
+
+
 def test_a_dictionary_from_act_is_told_with_what_to_write(tmp_path):
     program = "class Named(Act):\n    def act(self, obs, noise):\n        return {'action': obs}"
     changed = [

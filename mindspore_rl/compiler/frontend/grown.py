@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Listed, Record, rebuilt
 from mindspore_rl.compiler.frontend.scope import Scope, Static, Struct, Var, variables
 from mindspore_rl.compiler.ir.ir import Expr, Op
 
@@ -108,6 +108,14 @@ class GrownLists:
         """Reads `xs.append(value)`."""
         draft = self.draft
         around = draft.loops[grown.loops :]
+        if isinstance(value, Record) and any(loop.kind == "steps" for loop in around):
+            given = ast.unparse(getattr(node, "given", [node])[0])
+            draft.fail(
+                node,
+                f"`{grown.name}`, a list of the steps of all environments,",
+                f"the replay keeps them on the rank that has them: msrl.replay_insert({given}),\n"
+                "  and behind the loop msrl.replay_sample(), which gives them as [T, B, ...]",
+            )
         if not (draft.scope is grown.home or draft.scope.inside(grown.home)) or any(
             loop.count is None for loop in around
         ):
