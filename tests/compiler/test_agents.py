@@ -116,8 +116,11 @@ MIXED = {
 @pytest.mark.parametrize("case", quick(MIXED, 1, 3))
 def test_what_mixes_agents_is_refused_where_they_are_split(case, tmp_path):
     file = changed(tmp_path, *MIXED[case])
-    with pytest.raises(PolicyError, match=r"splits agents over 3 replicas(.|\n)*teams_\w+\.py:\d+"):
+    told = r"splits agents over 3 replicas(.|\n)*teams_\w+\.py:\d+(.|\n)*--policy MultipleLearners"
+    with pytest.raises(PolicyError, match=told) as caught:
         analysed("Environments", 3, file)
+    in_function = case in ("an actor", "a loss")
+    assert ('msrl.boundary("state", msrl.joint(reward' in str(caught.value)) != in_function
     analysed("MultipleLearners", 3, file)
 
 

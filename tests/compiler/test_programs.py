@@ -108,6 +108,22 @@ def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_p
 
 
 @pytest.mark.slow
+def test_every_replay_goes_on_when_a_run_resumes(tmp_path):
+    def run(name, iterations, resume=""):
+        job = inproc.request(inproc.PROGRAMS / "two_replays.py", "MultipleLearners", 2)
+        job = dataclasses.replace(job, record=(), num_iterations=iterations)
+        plan, _ = prepare(job, tmp_path / name)
+        inproc._run(dataclasses.replace(plan, resume=resume), tmp_path / name)
+        return checkpoint.list_checkpoints(tmp_path / name / checkpoint.FOLDER)[-1]
+
+    whole = checkpoint.load(run("whole", 4))[0]
+    rest = checkpoint.load(run("rest", 4, str(run("half", 2))))[0]
+    assert {"replay/3", "replay/model/3", "counters/inserted/model"} <= rest.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(rest[name], array, err_msg=name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["MultipleLearners", "Central", SCATTERED])
 @pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
 def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, references, tmp_path):

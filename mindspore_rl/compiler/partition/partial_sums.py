@@ -193,8 +193,7 @@ def _check_agents(result: Partition, fragment: Fragment, op: Op) -> None:
     if op.name in program.agents_mixed:
         raise PolicyError(
             f"{agents}, but {program.agents_mixed[op.name]}\n  {op.where}\n"
-            "let an agent see the others through msrl.joint alone, or choose a policy that splits "
-            "environments"
+            + _way_to_the_others(program, op)
         )
     kept = [v for v in op.targets if OPERATIONS[op.kind].reduces and program.values[v].split]
     if kept:
@@ -202,6 +201,23 @@ def _check_agents(result: Partition, fragment: Fragment, op: Op) -> None:
             f"{agents}, and `{kept[0]}` keeps the axis of agents\n  {op.where}\n"
             "reduce it with the others"
         )
+
+
+def _way_to_the_others(program: Program, op: Op) -> str:
+    """Says what to write in place of an operation that mixes agents."""
+    policy = "choose a policy that splits environments (--policy MultipleLearners)"
+    if OPERATIONS[op.kind].component != "glue":  # the actor's or a loss's own code
+        return (
+            "let an agent see the others through msrl.joint alone; a function that sums over "
+            f"agents, such as the loss of VDN or QMIX, needs all of them in one place: {policy}"
+        )
+    values = program.values
+    seen = [name for name in op.reads if name in values and values[name].split_by("agent")]
+    name = dict(program.locals).get(seen[0], seen[0]) if seen else "..."
+    return (
+        "let an agent see the others through msrl.joint alone, before msrl.replay_insert: "
+        f'msrl.boundary("state", msrl.joint({name})); or {policy}'
+    )
 
 
 def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> PolicyError:
