@@ -72,8 +72,8 @@ class Batch:
 
     def transitions(self) -> tuple[np.ndarray, ...]:
         """Returns `OF_TRANSITIONS`, `[B, ...]` each, of windows of two steps."""
-        first = tuple(self.columns[name][:, 0] for name in OF_TRANSITIONS[:-1])
-        return (*first, self.columns["obs"][:, 1])
+        parts = [self.columns[name][:, 0] for name in OF_TRANSITIONS[:-1]]
+        return tuple(map(np.ascontiguousarray, (*parts, self.columns["obs"][:, 1])))
 
 
 class Batches:

@@ -267,3 +267,21 @@ def test_a_decision_transformer_gets_what_it_is_asked_for(
     assert found - random >= 0.95 * (best - random)
     assert found > cloned
     assert mean("transformer", half) == pytest.approx(half, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_good_actions_of_poor_data_are_found(tmp_path):
+    """On Pendulum: 200 episodes of random actions and 30 of a good policy, which BC averages."""
+    data = tmp_path / "data"
+    for steps, episodes in {400: 200, 20_000: 30}.items():
+        train(tmp_path / f"{steps}", "sac", "--total-steps", str(steps), "--stop-return", "nan")
+        record = (f"{steps}", "data", "--episodes", str(episodes), *["--append"] * data.exists())
+        msrl(tmp_path, "dataset", "record", *record)
+
+    def mean(algorithm: str) -> float:
+        train(tmp_path / algorithm, algorithm, "--env", "Pendulum-v1", "dataset=data")
+        return np.mean(evaluate(tmp_path / algorithm, 100, seed=7, sample=False))
+
+    assert mean("bc") <= -700.0
+    assert min(mean("iql"), mean("cql")) >= -400.0
