@@ -97,7 +97,8 @@ class Msrl(Protocol):
     def uniform(self, count: int, size: int) -> Any:
         """Draws random numbers `[count, size]` in [0, 1) for a batch, anew in each call.
 
-        B must divide the count: as in a sample, each environment has equally many rows.
+        As in a sample, each environment has equally many rows; if B does not divide the count,
+        every learner gets all of them.
         """
 
     def dataset_windows(self, path: str, count: int, length: int) -> tuple:

@@ -20,6 +20,7 @@ from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.replay.across import ACROSS, drawn_across, drawn_whole
 from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights_of
+from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import (
     gradient_function,
     is_record,
@@ -246,6 +247,10 @@ class Reference(PlainLoop):
         numbers = self._noise("replay_sample", 2 * -(-count // self.num_envs))
         assert numbers is not None
         return self._kept[of].draw(numbers.asnumpy(), count, by, steps)
+
+    def uniform(self, count: int, size: int) -> Tensor:
+        numbers = self._noise("uniform", -(-count // self.num_envs) * size)
+        return operators.uniform(numbers, size)[:count]
 
     def _kept_in(self, name: str) -> Kept:
         if name not in self._kept:

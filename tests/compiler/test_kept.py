@@ -96,7 +96,7 @@ def test_what_cannot_be_is_told_with_its_line(tmp_path, insert, sample, told):
     ("call", "told"),
     [
         ("msrl.uniform(16)", "with 1 arguments, expected 2"),
-        ("msrl.uniform(20, 2)", "such as 16"),
+        ("msrl.uniform(0, 2)", "a batch of 0 records(.|\\n)*at least 8"),
         ("msrl.uniform(16, 0)", "at least 1"),
         ("msrl.replay_update(action, reward)", "by which nothing is drawn"),
         ('msrl.replay_update(action, reward, of="model")', r'"priority", of="model"\)'),

@@ -58,7 +58,8 @@ class Learn(BaseLearner):
         fresh_grads, fresh_means = msrl.gradient(self.loss, self.net, steps, taken, rewards)
         msrl.update(self.apply, fresh_grads)
         seen, ended, chosen, after = own
-        grads, means = msrl.gradient(self.loss, self.net, seen, chosen, after[:, 0] + 0.5 * ended)
+        goal = after[:, 0] + 0.5 * ended + 0.1 * msrl.uniform(self.config.own_batch, 2).sum(-1)
+        grads, means = msrl.gradient(self.loss, self.net, seen, chosen, goal)
         msrl.update(self.apply, grads)
         model_loss, error = self.model.learn(msrl, model)
         return fresh_means[0], means[0] + model_loss, error

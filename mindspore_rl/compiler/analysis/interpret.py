@@ -192,6 +192,11 @@ class Probe:
         )
         return (Tensor(noise),)
 
+    @evaluates("uniform_of_all")
+    def _uniform_of_all(self, op: Op, *_: Any) -> tuple:
+        shape = op.attr["rows"], op.attr["count"], op.attr["size"]
+        return (Tensor(self.generator.random(shape, np.float32)),)
+
     @evaluates("permutations")
     def _permutations(self, op: Op, *_: Any) -> tuple:
         order = random.permutations(

@@ -114,7 +114,7 @@ class RecordCalls:
         by, steps = self._way(node)
         if by == "priority":
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
-        each, whole = self._batch(node.args[0], by)
+        each, whole = self._batch("a sample", node.args[0], by)
         attrs = {"per_env": each, "capacity": store.keep, "by": by, "steps": steps}
         attrs |= dict(stored(of)) | ({"count": whole} if whole else {})
         noise: tuple[str, ...] = ()
@@ -210,7 +210,11 @@ class RecordCalls:
         size = self.draft.frame.known(node.args[1])
         if type(size) is not int or size < 1:
             self.draft.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
-        each = self._shared("a batch", node.args[0])
+        each, whole = self._batch("a batch", node.args[0])
+        if whole:
+            loops, purpose = self.drawing.inner_loops(), self.draft.name_op("uniform_noise")
+            attrs = {"purpose": purpose, "count": whole, "size": size, "rows": num_turns(loops)}
+            return Var(self.drawing.rows("uniform_of_all", ("uniform",), loops, node, attrs)[0])
         noise = self.drawing.numbers("uniform", each * size, node)
         target = self.draft.new_temporary("value")
         return self.draft.emit("uniform", (target,), (noise, str(size)), reads=(noise,))[0]
@@ -258,8 +262,8 @@ class RecordCalls:
         tables = tuple(f"dataset_{name}" for name in names)
         return tuple(map(Var, self.drawing.rows(kind, tables, loops, node, attrs)))
 
-    def _batch(self, node: ast.expr, by: str) -> tuple[int, int]:
-        """Returns a sample's records per environment, rounded up, and its size.
+    def _batch(self, what: str, node: ast.expr, by: str = "") -> tuple[int, int]:
+        """Returns a batch's records per environment, rounded up, and its size.
 
         The size is 0 if each environment has equally many.
         """
@@ -269,7 +273,7 @@ class RecordCalls:
         if not self.wanted and by != "priority" and type(number) is int and number > 0:
             whole = number % self.num_envs != 0
         if not whole:
-            return self._shared("a sample", node), 0
+            return self._shared(what, node), 0
         self.each.append(0)
         return -(-number // self.num_envs), number
 

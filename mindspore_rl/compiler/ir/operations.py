@@ -274,6 +274,8 @@ OPERATIONS = {
     "constant": Kind(cell="trims"),  # a number
     "index": Kind(cell="trims"),  # a row of a table
     "noise": Kind(cell="fits", attrs=("purpose", "owner", "rows"), more=("size",), part="noise"),
+    # `uniform` for a batch that is no multiple of the environments: the same on every rank.
+    "uniform_of_all": Kind(attrs=("purpose", "count", "size", "rows")),
     "permutations": Kind(cell="fits", whole=True, attrs=("rounds", "steps"), part="permutations"),
     "minibatch": _COMPUTES(whole=True, arrays=True, agents=None, attrs=("count", "steps")),
     # Added by partitioning and lowering.

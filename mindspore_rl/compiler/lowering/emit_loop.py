@@ -173,6 +173,13 @@ class LoopWriter:
             f"{op.attr['rows']}, {noise_size(op)}{agents})"
         ]
 
+    @writes("uniform_of_all")
+    def _uniform_of_all(self, op: Op) -> list[str]:
+        shape = f"{op.attr['rows']}, {op.attr['count']}, {op.attr['size']}"
+        iteration = op.args[0] if op.args else "0"
+        call = f'w.uniform_of_all("{op.attr["purpose"]}", {iteration}, {shape})'
+        return [assignment(op.targets, call)]
+
     @writes("permutations")
     def _permutations(self, op: Op) -> list[str]:
         shape = f"{op.attr['rounds']}, {op.attr['steps']}"

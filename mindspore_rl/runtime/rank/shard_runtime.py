@@ -120,6 +120,15 @@ class ShareRuntime:
         """Returns one call's uniform numbers `[rows, B, size]` for all replicas' environments."""
         return self._tables_of_all.uniform(purpose, iteration, rows, size, by_agent=False)
 
+    def uniform_of_all(
+        self, purpose: str, iteration: int, rows: int, count: int, size: int
+    ) -> np.ndarray:
+        """Returns one call's uniform numbers `[rows, count, size]`, the same on every replica."""
+        each = -(-count // self.rank.plan.num_envs)
+        numbers = self.noise_of_all(purpose, iteration, rows, each * size)
+        numbers = numbers.reshape(rows, -1, each, size).swapaxes(1, 2)
+        return numbers.reshape(rows, -1, size)[:, :count]
+
     def permutations(self, purpose: str, iteration: Any, rounds: int, steps: int) -> np.ndarray:
         """See `RandomTables.permutations`."""
         # Under a condition, `iteration` counts how often the loop was begun.
