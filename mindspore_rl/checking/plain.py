@@ -11,12 +11,14 @@ import numpy as np
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
 from mindspore_rl.compiler.frontend.build import read
+from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime.plain_loop import Draws
 from mindspore_rl.runtime.reference import Reference
 
 ATTEMPTS = 4
@@ -151,7 +153,13 @@ def plain_run(
             reference.versions[0] = [_nudged(v, signs) for v in reference.versions[0]]
 
     signs = np.random.default_rng(1)
-    reference = Reference(trainer, iterations, keep, snapshot, read(trainer).marks, lag)
+    program = read(trainer)
+    reference = Reference(trainer, iterations, keep, snapshot, program.marks, lag)
+    reference.draws = {
+        op.attr["purpose"]: Draws(op.where.line, op.attr["rows"])
+        for op, _ in walk(tuple(program.draft.scope.items))
+        if "purpose" in op.attr and "rows" in op.attr
+    }
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run

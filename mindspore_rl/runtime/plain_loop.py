@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partialmethod
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -44,6 +44,13 @@ class Environments(Protocol):
         """Returns: next_obs, final_obs, reward, terminated, truncated."""
 
 
+class Draws(NamedTuple):
+    """A call of the program that draws random numbers: its line, and its turns an iteration."""
+
+    line: int
+    rows: int
+
+
 class PlainLoop(ABC):
     """Calls of `msrl` that step the training loop, for one process.
 
@@ -55,6 +62,11 @@ class PlainLoop(ABC):
         numbers: of the iterations.
         env_indices: global indices of the environments, which select their random numbers.
         seed: of every random number.
+
+    Attributes:
+        draws: calls of the program by the names of their random numbers, as far as they are known.
+            Other calls are numbered in the order in which they are reached, and must be reached as
+            often in each iteration.
     """
 
     def __init__(
@@ -67,6 +79,7 @@ class PlainLoop(ABC):
         self._rows: list[tuple] = []
         self._sampled = False
         self._records: dict[str | None, Any] = {}  # by replay; None: the trajectory buffer
+        self.draws: dict[str, Draws] = {}
         self._sites: dict[str, dict[tuple, int]] = {}
         self._turns: dict[str, int] = {}
         self._counts: dict[str, int] = {}
@@ -216,17 +229,31 @@ class PlainLoop(ABC):
         )
         return Tensor(noise[0])
 
-    def _site(self, purpose: str, frame: FrameType | None) -> str:
-        """Names a call site: its purpose, and its number in the order of first calls."""
+    def _site(self, purpose: str, asker: FrameType | None) -> str:
+        """Names a call site: its purpose and its number in the program, see `draws`."""
         place: list = []
+        frame = asker
         while frame is not None and frame.f_code is not PlainLoop.run.__code__:
             place.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
         sites = self._sites.setdefault(purpose, {})
-        return f"{purpose}#{sites.setdefault(tuple(place), len(sites) + 1)}"
+        if tuple(place) not in sites:
+            sites[tuple(place)] = self._number(purpose, asker, {*sites.values()})
+        return f"{purpose}#{sites[tuple(place)]}"
+
+    def _number(self, purpose: str, frame: FrameType | None, others: set[int]) -> int:
+        """Returns the number of a new site; by its line in the user's file, if that is known."""
+        while frame is not None and frame.f_globals["__name__"].startswith(__package__):
+            frame = frame.f_back
+        line = frame.f_lineno if frame else 0
+        limit = len(others) + len(self.draws) + 1
+        free = [number for number in range(1, limit + 1) if number not in others]
+        known = ((number, self.draws.get(f"{purpose}#{number}")) for number in free)
+        return next((number for number, draw in known if draw and draw.line == line), free[0])
 
     def _step(self, site: str) -> int:
         """Numbers a site's calls over the whole run; every iteration has as many."""
         turn = self._turns.get(site, 0)
         self._turns[site] = turn + 1
-        return self._iteration * self._counts.get(site, 0) + turn
+        known = self.draws.get(site)
+        return self._iteration * (known.rows if known else self._counts.get(site, 0)) + turn

@@ -101,6 +101,11 @@ def test_three_workers_equal_the_reference(name, policy, environment, references
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
+def test_draws_under_a_condition_are_those_of_the_plain_loop(references, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2)
+    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+
+
 @pytest.mark.parametrize("workers", quick([1, 2], 1))
 def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
