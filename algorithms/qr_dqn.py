@@ -17,7 +17,7 @@ from mindspore_rl.rl.distributional import quantile_loss
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import last_step, n_step
-from mindspore_rl.rl.updates import target_parameters
+from mindspore_rl.rl.updates import copy_every, target_parameters
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,7 @@ class QRDQNLearner(Learner):
     def apply(self, grads):
         """Takes one step of Adam; every `target_every` updates copies the network to the target."""
         self.optimizer(grads)
-        ops.assign_add(self.updates, 1)
-        due = self.updates % self.config.target_every == 0
-        for i in range(len(self.copied)):
-            ops.assign(self.copied[i], ops.where(due, self.online[i], self.copied[i]))
+        copy_every(self.copied, self.online, self.updates, self.config.target_every)
 
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""

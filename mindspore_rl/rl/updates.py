@@ -35,3 +35,20 @@ def polyak_update(target: list[Parameter], online: list[Parameter], tau: float) 
     """
     for i in range(len(target)):
         ops.assign_add(target[i], tau * (online[i] - target[i]))
+
+
+def copy_every(
+    target: list[Parameter], online: list[Parameter], updates: Parameter, every: int
+) -> None:
+    """Counts an update, and copies the online parameters to the target ones after some of them.
+
+    Args:
+        target: see `target_parameters`.
+        online: those of the networks that learn, in the same order.
+        updates: 0-d int32, the number of updates before this one, which is raised by 1.
+        every: number of updates from one copy to the next, >= 1.
+    """
+    ops.assign_add(updates, 1)
+    due = updates % every == 0
+    for i in range(len(target)):
+        ops.assign(target[i], ops.where(due, online[i], target[i]))

@@ -1,10 +1,10 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from mindspore_rl.rl.networks import MLP
-from mindspore_rl.rl.updates import Adam, polyak_update, target_parameters
+from mindspore_rl.rl.updates import Adam, copy_every, polyak_update, target_parameters
 
 TAU, RATES = 0.25, np.array([0.1, 0.01, 0.0], np.float32)
 
@@ -51,3 +51,14 @@ def test_adam_with_a_rate_for_each_step_and_a_target_that_follows(mode):
     found = [parameter.asnumpy() for pair in pairs for parameter in pair]
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_target_is_copied_after_every_third_update():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    online, target = ([Parameter(Tensor([x]), name=n)] for x, n in ((1.0, "online"), (5.0, "goal")))
+    updates, found = Parameter(Tensor(0, ms.int32), name="updates"), []
+    for value in range(7):
+        online[0].set_data(Tensor([float(value)]))
+        copy_every(target, online, updates, 3)
+        found.append(float(target[0].asnumpy()[0]))
+    assert found == [5.0, 5.0, 2.0, 2.0, 2.0, 5.0, 5.0]
