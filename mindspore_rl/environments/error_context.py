@@ -86,16 +86,17 @@ class GuardedVector:
                 )
             for field, array, expected in zip(FIELDS, outcome, self._expected, strict=True):
                 self._look_at("step", field, array, *expected)
-        self.episode_info = self._checked_info(outcome[3] | outcome[4])
+        self.episode_info = self._info_of(outcome)
         self._steps += 1
         return outcome
 
-    def _checked_info(self, ended: np.ndarray) -> list[dict[str, float]]:
-        """Returns the numbers of the episodes that ended with the last step, if it has any."""
+    def _info_of(self, outcome: tuple[np.ndarray, ...]) -> list[dict[str, float]]:
+        """Returns the numbers of the episodes that ended with a step, if it has any."""
         info = getattr(self._environment, "episode_info", [])
         if self._careful:
             return info
-        count = np.count_nonzero(ended)
+        _, _, _, terminated, truncated = outcome
+        count = np.count_nonzero(terminated | truncated)
         if not isinstance(info, list) or (info and len(info) != count):
             raise self._failure(
                 f"step: episode_info is {info!r}, expected a list of a dict for each of the "
