@@ -136,6 +136,7 @@ def _floats(*shape):
     ],
 )
 def test_steps_agree_with_mindspore(network, optimiser, inputs):
+    ms.set_seed(1)  # Adam makes any rounding of a gradient that happens to be near 0 large
     net = network()
     net.set_train(False)
     cell = Step(net, OPTIMISERS[optimiser](net.trainable_params()))
