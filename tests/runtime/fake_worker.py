@@ -60,14 +60,20 @@ def start_daemon(path: Path) -> None:
     """Starts a process that no session, group, parent or environment variable identifies."""
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.run([sys.executable, "-c", HIDE, str(path)], env={}, check=True, **quiet)
-    while not path.exists() or not path.read_text().endswith("\n"):
+    while not path.exists() or not written(path):
         time.sleep(0.01)
+
+
+def written(path: Path) -> bool:
+    return path.read_text().endswith("\n")
 
 
 def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> None:
     stamps = Stamps(run_dir, plan.num_ranks)
     if plan.config["daemon"]:
         start_daemon(run_dir / f"daemon-{rank}")
+        while sum(map(written, run_dir.glob("daemon-*"))) < plan.num_ranks:
+            time.sleep(0.01)  # else a rank's error can end the job before another has its daemon
     stop = run_dir / "stop"  # the leader's message to the others
     stopping = False
 
