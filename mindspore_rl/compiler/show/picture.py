@@ -32,13 +32,13 @@ def render_svg(partition: Partition, plan: Plan) -> str:
     ops = [op for op, _ in walk(partition.program.body) if op.component != GLUE]
     source = Path(plan.algorithm["file"])
     numbers = {op.name: op.where.line for op in ops if Path(op.where.file).name == source.name}
-    if not numbers:
+    lines = list(_statements(ast.parse(source.read_text()), set(numbers.values())))
+    rows = {n: row for row, (first, last, _) in enumerate(lines) for n in range(first, last + 1)}
+    row_of = {name: rows[number] for name, number in numbers.items() if number in rows}
+    if not row_of:
         raise MsrlError(
             f"{source.name} has no line with an operation to draw; use --format mermaid"
         )
-    lines = list(_statements(ast.parse(source.read_text()), set(numbers.values())))
-    rows = {n: row for row, (first, last, _) in enumerate(lines) for n in range(first, last + 1)}
-    row_of = {name: rows[number] for name, number in numbers.items()}
     said = {traffic.name: describe(traffic) for traffic in predict(plan)}
     titles = []
     for fragment in partition.fragments:
@@ -87,7 +87,7 @@ def _statements(tree: ast.AST, lines: set[int]) -> Iterator[tuple[int, int, str]
             if isinstance(child, ast.ClassDef):
                 yield from visit(child, depth)
             elif isinstance(child, ast.For | ast.While | ast.If | ast.FunctionDef):
-                yield child.lineno, max(child.lineno, child.body[0].lineno - 1), text
+                yield child.lineno, child.lineno, text
                 yield from visit(child, depth + 1)
             else:
                 cut = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
