@@ -53,6 +53,20 @@ ALGORITHMS = {
         CARTPOLE,
     ),
     "discrete_sac": ({"learning_starts": 64, "replay_size": 160, "updates": 4}, CARTPOLE),
+    "muzero": (
+        {
+            "simulations": 3,
+            "max_depth": 2,
+            "unroll": 3,
+            "n_step": 4,
+            "learning_starts": 64,
+            "updates": 2,
+            "batch_size": 16,
+            "target_every": 2,
+            "replay_size": 160,
+        },
+        CARTPOLE,
+    ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
@@ -74,7 +88,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
-    *("discrete_sac", "decision_transformer", "bc", "iql", "cql"),
+    *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql"),
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
@@ -119,6 +133,7 @@ FIRST = {
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -138,6 +153,7 @@ QUICK = {
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
