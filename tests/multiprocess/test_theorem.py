@@ -26,7 +26,8 @@ from tests.compiler.reading_back import read_back
 from tests.datasets.files import played
 from tests.tiers import quick
 
-PROGRAMS = Path(__file__).parent.parent / "programs"
+ROOT = Path(__file__).parent.parent
+PROGRAMS = ROOT / "programs"
 ITERATIONS = 3
 CARTPOLE = ("CartPole-v1", "graph:CartPole-v1")
 PENDULUM = ("Pendulum-v1", "graph:Pendulum-v1")
@@ -389,6 +390,32 @@ def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
     request = request_for(algorithm, policy, environment, workers, options)
     policy = dataclasses.replace(request.policy, schedule=Schedule(lag=lag))
     _check(dataclasses.replace(request, policy=policy), references, tmp_path)
+
+
+CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
+"""An invalid action ends the run."""
+MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "workers"),
+    quick(
+        [
+            ("ppo", "SingleLearnerCoarse", 2),
+            ("dqn", "GPUOnly", 2),
+            *itertools.product(MASKED, POLICIES[:-1], (1, 3)),
+        ],
+        0,
+        1,
+    ),
+)
+def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path):
+    """Exploration, too, takes valid actions only."""
+    environment = CHOICES[policy == "GPUOnly"]
+    options = {"normalise_obs": True} if algorithm == "ppo" else None
+    request = request_for(algorithm, policy, environment, workers, options)
+    _check(request, references, tmp_path)
 
 
 IMAGES = {
