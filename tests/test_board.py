@@ -234,7 +234,8 @@ def test_mistakes_are_told_in_a_line(folder, tmp_path, capsys, monkeypatch):
         )
         assert "--port" in line
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    assert re.search(r"needs starlette.*: .*pip install '\.\[board\]'", told(folder))
+    wanted = r"needs starlette.*: .*pip install '\.\[board\]'"
+    assert re.search(wanted, told(folder))
 
 
 def test_ctrl_c_ends_it_quietly(folder):
