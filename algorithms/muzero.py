@@ -17,6 +17,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.distributional import categorical_loss, project
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
@@ -75,6 +76,7 @@ class Model(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.obs_size, self.num_actions = flat_size(spec), spec.action_space.n
+        self.mask_size = spec.mask_size
         size, self.atoms = config.latent_size, config.atoms
         self.support = Tensor(np.linspace(-config.bound, config.bound, config.atoms), float32)
         layers = [config.hidden, config.seed, "relu"]
@@ -97,7 +99,8 @@ class Model(nn.Cell):
 
     def represent(self, obs):
         """Returns: latent states `[n, size]` of obs `[n, ...]`."""
-        return self.scaled(self.of_obs(obs.reshape((-1, self.obs_size))))
+        rows = features(obs, self.mask_size).reshape((-1, self.obs_size))
+        return self.scaled(self.of_obs(rows))
 
     def step(self, latent, action):
         """Returns: the latent state after an action `[n]`, and the reward's logits `[n, atoms]`."""
@@ -144,6 +147,7 @@ class MuZeroActor(Actor):
         """Returns: action `[B]` and the improved policy `[B, actions]`."""
         latent = self.model.represent(obs)
         logits, value = self.model.judge(latent)
+        logits = masked(logits, obs, self.model.mask_size)
         return self.search(latent, logits, value, gumbel)
 
     def act(self, obs, noise):
@@ -232,6 +236,7 @@ class MuZeroTrainer(Trainer):
     """MuZero on any environment with discrete actions and a flat observation."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

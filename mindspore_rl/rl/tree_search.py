@@ -8,6 +8,8 @@ fifty simulations as for two.
 import numpy as np
 from mindspore import Tensor, float32, int32, nn, ops
 
+from mindspore_rl.rl.action_masks import INVALID
+
 
 def halving_schedule(considered: int, simulations: int) -> np.ndarray:
     """Returns which of the root's actions each simulation may take, by their visits so far.
@@ -102,7 +104,12 @@ class GumbelSearch(nn.Cell):
     ):
         super().__init__()
         self.model, self.num_actions, self.simulations = model, num_actions, simulations
-        self.schedule = Tensor(halving_schedule(min(considered, num_actions), simulations), float32)
+        # By the number of valid actions.
+        schedules = [
+            halving_schedule(max(1, min(considered, valid)), simulations)
+            for valid in range(num_actions + 1)
+        ]
+        self.schedules = Tensor(np.stack(schedules), float32)
         self.depth, self.gamma, self.scale = min(max_depth, simulations), gamma, scale
         # Rows of these are 1 at an index and 0 elsewhere.
         self.nodes = Tensor(np.eye(simulations + 1), float32)
@@ -113,7 +120,7 @@ class GumbelSearch(nn.Cell):
 
         Args:
             latent: [B, k] float32, the state at the root.
-            logits: [B, A] float32, its policy.
+            logits: [B, A] float32, its policy; `action_masks.INVALID` forbids an action.
             value: [B] float32, its value.
             gumbel: [B, A] float32, a sample of the Gumbel distribution for each action, or 0.
 
@@ -132,9 +139,11 @@ class GumbelSearch(nn.Cell):
         edges = policies * 0.0
         children, rewards, visits, totals = edges.astype(int32), edges, edges, edges
         gain = self._gain(value, logits, visits[:, 0], totals[:, 0])
+        valid = (logits > 0.5 * INVALID).astype(int32).sum(-1).astype(int32)
+        schedule = ops.gather(self.schedules, valid, 0)
         simulation = Tensor(0, int32)
         while simulation < self.simulations:
-            eligible = visits[:, 0] == ops.gather(self.schedule, simulation, 0)
+            eligible = visits[:, 0] == ops.gather(schedule, simulation, 1).expand_dims(1)
             action = self._best(gumbel + logits + gain, eligible)
             node, depth = root, Tensor(1, int32)
             while depth < self.depth:
@@ -174,7 +183,7 @@ class GumbelSearch(nn.Cell):
 
     def _best(self, score: Tensor, eligible: Tensor) -> Tensor:
         """Returns the eligible action of the largest score: [B] int32 of [B, A]."""
-        return ops.where(eligible, score, -1e9).argmax(-1).astype(int32)
+        return ops.where(eligible, score, 2.0 * INVALID).argmax(-1).astype(int32)
 
     def _node(self, node: Tensor) -> Tensor:
         """Returns 1 at a node, 0 at others: [B, N, 1] float32 of [B]."""

@@ -394,7 +394,7 @@ def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
 
 CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
 """An invalid action ends the run."""
-MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac")
+MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
 
 
 @pytest.mark.multiprocess

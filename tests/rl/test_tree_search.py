@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+from mindspore_rl.rl.action_masks import INVALID
 from mindspore_rl.rl.tree_search import GumbelSearch, halving_schedule
 
 ACTIONS, SIZE, GAMMA = 3, 4, 0.9
@@ -83,9 +84,10 @@ def test_trees_are_those_of_one_environment_each(run, simulations, considered, m
     search = GumbelSearch(model, ACTIONS, simulations, considered, max_depth, GAMMA)
     shapes = (4, SIZE), (4, ACTIONS), (4,), (4, ACTIONS)
     given = [draws.normal(size=shape).astype(np.float32) for shape in shapes]
+    given[1][1, 2] = INVALID
     action, policy = run(search, *given)
-    schedule = halving_schedule(considered, simulations)
     for row, (latent, logits, value, gumbel) in enumerate(zip(*given, strict=True)):
+        schedule = halving_schedule(min(considered, ACTIONS - (row == 1)), simulations)
         best, improved = searched(model, Node(latent, logits, value), gumbel, schedule, max_depth)
         assert action[row] == best
         np.testing.assert_allclose(policy[row], improved, rtol=1e-4, atol=1e-6)
