@@ -33,7 +33,7 @@ from mindspore_rl.platform.cache import write_file, writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import steady
 from mindspore_rl.platform.user_modules import as_recorded
-from mindspore_rl.runtime import checkpoint, profile_recorder, resuming
+from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
 from mindspore_rl.runtime.coordinator import admission, run, wandb
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
@@ -109,6 +109,8 @@ def train(
             config = dataclasses.replace(request.config, env=as_recorded(done))
             request = dataclasses.replace(request, config=config)
         plan, run_dir = _planned(job, request, resume, done)
+        if resumed is not None:
+            arrivals_log.keep(resumed, run_dir, done["env_steps"])
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
@@ -351,6 +353,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     except CheckpointError as error:
         print(f"msrl: {error}", file=sys.stderr)
         return plan, options
+    arrivals_log.keep(run_dir, run_dir, done["env_steps"])
     plan = dataclasses.replace(plan, resume=str(path))
     save_plan(plan, run_dir)
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])
