@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import http.client
+import itertools
 import json
 import re
 import shutil
@@ -16,12 +17,14 @@ from urllib.parse import urlencode
 import pytest
 
 from mindspore_rl.board import reading
-from mindspore_rl.board.reading import POINTS, Board, Lines
+from mindspore_rl.board.reading import POINTS, Board, Lines, message_times
 from mindspore_rl.board.server import HERE, listen, server
 from mindspore_rl.cli import main as cli
-from mindspore_rl.errors import JobFailure, MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError, install
 from mindspore_rl.jobs import training
-from mindspore_rl.plan.plan import load_plan, save_plan
+from mindspore_rl.performance.report import spent_by_rank
+from mindspore_rl.performance.timeline import COMMUNICATION, WAITING, Part, Span, Timeline
+from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, load_plan, save_plan
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 
 pytest.importorskip("starlette")
@@ -54,6 +57,7 @@ def served(folder):
                 answer = connection.getresponse()
                 return answer.status, dict(answer.getheaders()), answer.read()
 
+        request.port = port
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [opened]})
         thread.start()
         try:
@@ -234,8 +238,7 @@ def test_mistakes_are_told_in_a_line(folder, tmp_path, capsys, monkeypatch):
         )
         assert "--port" in line
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    wanted = r"needs starlette.*: .*pip install '\.\[board\]'"
-    assert re.search(wanted, told(folder))
+    assert told(folder).endswith(f"needs starlette: {install('board')}")
 
 
 def test_ctrl_c_ends_it_quietly(folder):
@@ -251,3 +254,81 @@ def test_ctrl_c_ends_it_quietly(folder):
         out, error = process.communicate()
         connection.close()
     assert (process.returncode, out, error) == (0, "", "")
+
+
+def test_a_profile_gives_times_of_messages_and_ranks(folder):
+    shares = (((0, 1), (1, 2)), ((0, 2),))
+    fragments = tuple(
+        FragmentPlan(name, f"{name}.py", first, own, (), (), (), True)
+        for name, first, own in zip(("actor", "learner"), (0, 2), shares, strict=True)
+    )
+    sizes = {"transition": 4, "parameters": 1, "first": 0}
+    messages = tuple(
+        MessagePlan(f"{mark}#1", mark, "actor", "learner", (), "", (), "Gather", times)
+        for mark, times in sizes.items()
+    )
+    plan = load_plan(folder / "one")
+    plan = dataclasses.replace(plan, fragments=fragments, messages=messages, workers=2)
+    send = [Part("actor", COMMUNICATION, f"message {mark}") for mark in sizes]
+    ranks = [
+        [Span(0, 4_000_000, send[0]), Span(4_000_000, 10_000_000, Part("actor", "compute", "act"))],
+        [Span(0, 2_000_000, send[0]), Span(2_000_000, 10_000_000, send[2])],
+        [Span(0, 10_000_000, Part("learner", WAITING, "waits for actor: message transition"))],
+    ]
+    profile = Timeline(plan, 0, 10_000_000, 2, ranks)
+    assert message_times(profile) == {"transition#1": 2.0}
+    assert message_times(None) == {}
+    assert list(spent_by_rank(profile)[0].values()) == [2.0, 3.0]
+
+
+CHECK = """
+const wide = document.documentElement.clientWidth;
+return [document.documentElement.scrollWidth <= wide, document.querySelectorAll("#runs img").length]
+"""
+
+
+@pytest.mark.slow  # a minute
+def test_a_browser_follows_a_job(folder, small_run):
+    """Needs chromium, chromium-driver and the package selenium."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    wait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed")
+    odd = "<img src=x onerror=alert(1)>"
+    shutil.copytree(small_run, folder / odd)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for word in ("headless=new", "no-sandbox", "disable-gpu"):
+        options.add_argument(f"--{word}")
+    command = [sys.executable, "-m", "mindspore_rl.cli", "train", "a2c", "--env", "CartPole-v1"]
+    command += ["--policy", "SingleLearnerCoarse", "--workers", "2", "--total-steps", "60000"]
+    command += ["--stop-return", "nan", "--quiet", "--profile", "5"]
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(served(folder)).port
+        service = webdriver.ChromeService(driver)
+        browser = webdriver.Chrome(options=options, service=service)
+        stack.callback(browser.quit)
+        browser.get(f"http://127.0.0.1:{port}/")
+
+        def seen(words):
+            script = "return document.body.innerText"
+            return lambda _: all(word in browser.execute_script(script) for word in words)
+
+        wait(browser, 120).until(seen([odd, "one", "two", "3 runs: mean"]))
+        job = subprocess.Popen([*command, "--run-dir", str(folder / "live")])
+        stack.callback(job.wait)
+        wait(browser, 200).until(seen(["live", "running"]))
+        charts = "return document.querySelectorAll('.chart .main-svg').length"
+        wait(browser, 120).until(lambda _: browser.execute_script(charts) >= 6)
+        assert job.wait() == 0
+        browser.find_element("css selector", '[data-key="open live"]').click()
+        wait(browser, 120).until(seen(["60,032 of 60,032 steps", "transition: actor to learner"]))
+        wait(browser, 120).until(seen(["ms an iteration", "rank 2 (learner[0])"]))
+        for width, mode in itertools.product((390, 1280), ("light", "dark")):
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            wait(browser, 60).until(lambda _: browser.execute_script(CHECK) == [True, 0])
+        assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -202,7 +203,7 @@ class Board:
             {
                 "what": f"{one.mark}: {one.source} to {one.target}",
                 "said": said[one.name],
-                "ms": times.get(one.mark),
+                "ms": times.get(one.name),
             }
             for one in plan.messages
         ]
@@ -249,14 +250,21 @@ class Board:
 
 
 def message_times(profile: Timeline | None) -> dict[str, float]:
-    """Returns milliseconds of an iteration by the mark of a message, where it takes longest."""
+    """Returns milliseconds of an iteration by the name of a message, on the rank with the most.
+
+    A profile knows messages by their mark: two messages of one mark in an iteration have no time.
+    """
+    if profile is None:
+        return {}
     found: dict[str, float] = {}
-    for parts in [] if profile is None else report.spent_by_rank(profile):
+    for parts in report.spent_by_rank(profile):
         for part, ms in parts.items():
-            if part.kind == COMMUNICATION and part.what.startswith("message "):
-                mark = part.what.removeprefix("message ")
-                found[mark] = max(found.get(mark, 0.0), ms)
-    return found
+            if part.kind == COMMUNICATION:
+                found[part.what] = max(found.get(part.what, 0.0), ms)
+    sent = [one for one in profile.plan.messages if one.times]
+    marks = Counter(one.mark for one in sent)
+    words = {one.name: f"message {one.mark}" for one in sent if marks[one.mark] == 1}
+    return {name: found[word] for name, word in words.items() if word in found}
 
 
 def digest(value: object) -> str:

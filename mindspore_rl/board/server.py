@@ -47,7 +47,8 @@ def server(root: Path) -> Any:
 
         app = application(root)
     except ImportError as error:
-        text = f"msrl board needs {error.name}: {install('board')}"
+        name = str(error.name).partition(".")[0]
+        text = f"msrl board needs {name}: {install('board')}"
         raise MsrlError(text) from error
     if not root.is_dir():
         raise MsrlError(
