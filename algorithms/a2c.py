@@ -18,6 +18,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_log_prob,
     categorical_sample,
 )
+from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
 from mindspore_rl.rl.returns import lambda_returns
@@ -75,23 +76,28 @@ class ActorCritic(nn.Cell):
         if not isinstance(spec.action_space, Discrete):
             raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
         torso, hidden, seed = config.torso, config.hidden, config.seed
-        self.obs_shape = torso_shape(torso, spec)
+        self.obs_shape, self.mask_size = torso_shape(torso, spec), spec.mask_size
         self.torso, self.policy, self.critic = actor_critic(
             torso, spec, hidden, spec.action_space.n, seed, config.share_torso
         )
 
+    def shared(self, obs):
+        """Returns: the torso's output of obs `[..., *spec.obs_shape]`."""
+        return self.torso(features(obs, self.mask_size).reshape((-1, *self.obs_shape)))
+
     def logits(self, obs):
-        """Returns: `[n, actions]` of obs `[..., *obs_shape]`."""
-        return self.policy(self.torso(obs.reshape((-1, *self.obs_shape))))
+        """Returns: `[n, actions]` of obs `[..., *spec.obs_shape]`."""
+        return masked(self.policy(self.shared(obs)), obs, self.mask_size)
 
     def value(self, obs):
-        """Returns: `[n]` of obs `[..., *obs_shape]`."""
-        return self.critic(self.torso(obs.reshape((-1, *self.obs_shape)))).reshape(-1)
+        """Returns: `[n]` of obs `[..., *spec.obs_shape]`."""
+        return self.critic(self.shared(obs)).reshape(-1)
 
     def both(self, obs):
-        """Returns: logits and values of obs `[..., *obs_shape]`."""
-        features = self.torso(obs.reshape((-1, *self.obs_shape)))
-        return self.policy(features), self.critic(features).reshape(-1)
+        """Returns: logits and values of obs `[..., *spec.obs_shape]`."""
+        shared = self.shared(obs)
+        logits = masked(self.policy(shared), obs, self.mask_size)
+        return logits, self.critic(shared).reshape(-1)
 
 
 class A2CActor(Actor):
@@ -161,6 +167,7 @@ class A2CTrainer(Trainer):
     """A2C on any environment with discrete actions and one agent."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

@@ -15,6 +15,7 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import categorical_sample
+from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.updates import polyak_update, target_parameters
 
@@ -55,12 +56,14 @@ class Outputs(nn.Cell):
     def __init__(self, config, spec, name_index):
         super().__init__()
         self.obs_size, actions = flat_size(spec), spec.action_space.n
+        self.mask_size = spec.mask_size
         place = config.seed, name_index
         self.body = MLP(self.obs_size, config.hidden, actions, 1.0, *place, "relu", "uniform")
 
     def construct(self, obs):
         """Returns: `[n, actions]` of obs `[n, ...]`."""
-        return self.body(obs.reshape((-1, self.obs_size)))
+        rows = features(obs, self.mask_size).reshape((-1, self.obs_size))
+        return masked(self.body(rows), obs, self.mask_size)
 
 
 class Critics(nn.Cell):
@@ -87,7 +90,7 @@ class DiscreteSACActor(Actor):
     def act(self, obs, exploring, noise):
         """Returns: action `[B]`."""
         sampled = categorical_sample(self.policy(obs), noise[:, :1])
-        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        anything = random_action(noise[:, 1], obs, self.policy.mask_size, self.num_actions)
         return ops.where(exploring, anything, sampled)
 
     def act_greedily(self, obs, exploring):
@@ -101,7 +104,7 @@ class DiscreteSACLearner(Learner):
     def __init__(self, policy, critics, target, config, spec):
         super().__init__()
         self.policy, self.critics, self.target, self.config = policy, critics, target, config
-        self.target_entropy = config.entropy * float(np.log(spec.action_space.n))
+        self.num_actions = spec.action_space.n
         self.log_alpha = Parameter(Tensor(np.zeros((), np.float32)), name="log_alpha")
         self.online, self.followers = critics.trainable_params(), target_parameters(target)
         self.policy_optimizer = nn.Adam(policy.trainable_params(), config.learning_rate)
@@ -122,23 +125,31 @@ class DiscreteSACLearner(Learner):
         return 0.5 * ops.square(first - goal) + 0.5 * ops.square(second - goal), first
 
     def policy_loss(self, obs):
-        """Per sample: the policy's loss, then its entropy."""
+        """Per sample: the policy's loss, its entropy, then that of random actions."""
         log_probs = ops.log_softmax(self.policy(obs), -1)
         probs = ops.exp(log_probs)
         first, second = self.critics(obs)
         value = ops.stop_gradient(ops.minimum(first, second))
         loss = (probs * (ops.exp(self.log_alpha) * log_probs - value)).sum(-1)
-        return loss, -(probs * log_probs).sum(-1)
+        entropy = -(probs * log_probs).sum(-1)
+        return loss, entropy, self.most_entropy(obs, entropy)
+
+    def most_entropy(self, obs, entropy):
+        """Returns: the entropy `[n]` of random actions among the valid ones."""
+        if not self.policy.mask_size:
+            return ops.zeros_like(entropy) + float(np.log(self.num_actions))
+        count = obs[..., -self.num_actions :].sum(-1).reshape(entropy.shape)
+        return ops.log(ops.maximum(count, 1.0))
 
     def apply_critics(self, grads):
         """Takes one step of Adam and moves the target critics."""
         self.critic_optimizer(grads)
         polyak_update(self.followers, self.online, self.config.tau)
 
-    def apply_policy(self, grads, entropy):
+    def apply_policy(self, grads, entropy, most):
         """Takes one step of Adam for the policy, and one for the temperature."""
         self.policy_optimizer(grads)
-        self.alpha_optimizer((entropy - self.target_entropy,))
+        self.alpha_optimizer((entropy - self.config.entropy * most,))
 
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""
@@ -151,8 +162,8 @@ class DiscreteSACLearner(Learner):
                 critic_loss, value = means
                 msrl.update(self.apply_critics, grads)
                 policy_grads, policy_means = msrl.gradient(self.policy_loss, self.policy, batch.obs)
-                policy_loss, entropy = policy_means
-                msrl.update(self.apply_policy, policy_grads, entropy)
+                policy_loss, entropy, most = policy_means
+                msrl.update(self.apply_policy, policy_grads, entropy, most)
         return {
             "critic_loss": critic_loss,
             "q_value": value,
@@ -165,6 +176,7 @@ class DiscreteSACTrainer(Trainer):
     """SAC on any environment with discrete actions and a flat observation."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

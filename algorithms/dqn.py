@@ -18,6 +18,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.distributional import categorical_loss, project
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.networks import MLP, flat_size
@@ -90,6 +91,7 @@ class QNetwork(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.duelling, self.obs_size = config.duelling, flat_size(spec)
+        self.mask_size = spec.mask_size
         self.atoms, self.noisy, self.noise_size = config.atoms, config.noisy, 0
         outputs = (spec.action_space.n + config.duelling) * max(config.atoms, 1)
         if config.noisy:
@@ -104,11 +106,11 @@ class QNetwork(nn.Cell):
 
     def construct(self, obs, noise=None):
         """Returns: values `[n, actions]` of obs `[n, ...]`."""
-        return self.mean(self.outputs(obs, noise))
+        return masked(self.mean(self.outputs(obs, noise)), obs, self.mask_size)
 
     def outputs(self, obs, noise=None):
         """Returns: values `[n, actions]`, or with atoms logits `[n, actions, atoms]`."""
-        rows = obs.reshape((-1, self.obs_size))
+        rows = features(obs, self.mask_size).reshape((-1, self.obs_size))
         found = self.body(rows, noise) if self.noisy else self.body(rows)
         if self.atoms:
             found = found.reshape((rows.shape[0], -1, self.atoms))
@@ -136,7 +138,7 @@ class DQNActor(Actor):
         """Returns: action `[B]`."""
         values = self.network(obs, noise[:, 2:]) if self.network.noisy else self.network(obs)
         best = values.argmax(-1).astype(int32)
-        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        anything = random_action(noise[:, 1], obs, self.network.mask_size, self.num_actions)
         return ops.where(noise[:, 0] < epsilon, anything, best)
 
     def act_greedily(self, obs, epsilon):
@@ -174,7 +176,7 @@ class DQNLearner(Learner):
             options = config.munchausen, config.temperature
             total = total + munchausen_reward(value, batch.action[:, 0], *options)
         following = self.target.outputs(final_obs, other)
-        value = self.target.mean(following)
+        value = masked(self.target.mean(following), final_obs, self.network.mask_size)
         policy, soft = self.policy(value, final_obs, own)
         if config.atoms:
             returns = self.network.returns + (soft - value).expand_dims(-1)
@@ -244,6 +246,7 @@ class DQNTrainer(Trainer):
     """DQN on any environment with discrete actions and a flat observation."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

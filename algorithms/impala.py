@@ -19,6 +19,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_log_prob,
     categorical_sample_with_log_prob,
 )
+from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import approx_kl, clip_by_global_norm, value_loss
 from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
 from mindspore_rl.rl.returns import vtrace
@@ -81,23 +82,28 @@ class ActorCritic(nn.Cell):
                 f"impala needs discrete actions; {config.env} has {spec.action_space}"
             )
         torso, hidden, seed = config.torso, config.hidden, config.seed
-        self.obs_shape = torso_shape(torso, spec)
+        self.obs_shape, self.mask_size = torso_shape(torso, spec), spec.mask_size
         self.torso, self.policy, self.critic = actor_critic(
             torso, spec, hidden, spec.action_space.n, seed, config.share_torso
         )
 
+    def shared(self, obs):
+        """Returns: the torso's output of obs `[..., *spec.obs_shape]`."""
+        return self.torso(features(obs, self.mask_size).reshape((-1, *self.obs_shape)))
+
     def logits(self, obs):
-        """Returns: `[n, actions]` of obs `[..., *obs_shape]`."""
-        return self.policy(self.torso(obs.reshape((-1, *self.obs_shape))))
+        """Returns: `[n, actions]` of obs `[..., *spec.obs_shape]`."""
+        return masked(self.policy(self.shared(obs)), obs, self.mask_size)
 
     def value(self, obs):
-        """Returns: `[n]` of obs `[..., *obs_shape]`."""
-        return self.critic(self.torso(obs.reshape((-1, *self.obs_shape)))).reshape(-1)
+        """Returns: `[n]` of obs `[..., *spec.obs_shape]`."""
+        return self.critic(self.shared(obs)).reshape(-1)
 
     def both(self, obs):
-        """Returns: logits and values of obs `[..., *obs_shape]`."""
-        features = self.torso(obs.reshape((-1, *self.obs_shape)))
-        return self.policy(features), self.critic(features).reshape(-1)
+        """Returns: logits and values of obs `[..., *spec.obs_shape]`."""
+        shared = self.shared(obs)
+        logits = masked(self.policy(shared), obs, self.mask_size)
+        return logits, self.critic(shared).reshape(-1)
 
 
 class ImpalaActor(Actor):
@@ -141,13 +147,13 @@ class ImpalaLearner(Learner):
         config = self.config
         logits, value = self.network.both(batch.obs)
         log_prob = categorical_log_prob(logits, batch.action.reshape(-1))
-        shape, final_value = batch.reward.shape, self.network.value(batch.final_obs)
+        final_value = self.network.value(batch.final_obs)
         returns, advantage = vtrace(
-            log_prob.reshape(shape),
+            log_prob.reshape(batch.reward.shape),
             batch.log_prob,
             batch.reward,
-            value.reshape(shape),
-            final_value.reshape(shape),
+            value.reshape(batch.reward.shape),
+            final_value.reshape(batch.reward.shape),
             batch.terminated,
             batch.truncated,
             config.gamma,
@@ -177,6 +183,7 @@ class ImpalaTrainer(Trainer):
     """IMPALA on any environment with discrete actions and one agent."""
 
     Config = Config
+    masks_actions = True
     max_lag, max_staleness = 1, 4  # V-trace corrects for older parameters
 
     def __init__(self, config, spec):

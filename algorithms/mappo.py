@@ -18,6 +18,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_log_prob,
     categorical_sample_with_log_prob,
 )
+from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import (
     approx_kl,
     clip_by_global_norm,
@@ -120,23 +121,25 @@ class ActorsCritics(nn.Cell):
                 "ppo for a single agent"
             )
         num_agents, size = spec.obs_shape
-        teams = self.num_teams = len(spec.teams)
-        self.policies = TeamNetworks(size, spec.action_space.n, 0.01, config, teams, 1)
-        self.critics = TeamNetworks(size + num_agents * size, 1, 1.0, config, teams, 1 + teams)
+        teams, self.mask_size = len(spec.teams), spec.mask_size
+        self.num_teams, own = teams, size - spec.mask_size
+        self.policies = TeamNetworks(own, spec.action_space.n, 0.01, config, teams, 1)
+        self.critics = TeamNetworks(own + num_agents * size, 1, 1.0, config, teams, 1 + teams)
 
     def teams(self, obs):
-        """Returns: one-hots of the agents' teams `[..., A, teams]`, the end of observations."""
+        """Returns: one-hots of the agents' teams `[..., A, teams]`, the end of the features."""
         if self.num_teams == 1:
             return ops.ones_like(obs[..., :1])
-        return obs[..., -self.num_teams :]
+        return features(obs, self.mask_size)[..., -self.num_teams :]
 
     def logits(self, obs):
         """Returns: `[..., A, actions]`."""
-        return self.policies(obs, self.teams(obs))
+        found = self.policies(features(obs, self.mask_size), self.teams(obs))
+        return masked(found, obs, self.mask_size)
 
     def value(self, obs, state):
-        """Returns: `[..., A]`."""
-        return self.critics(obs, self.teams(obs), state).squeeze(-1)
+        """Returns: `[..., A]`; a joint state `[..., S]` has all agents' masks, too."""
+        return self.critics(features(obs, self.mask_size), self.teams(obs), state).squeeze(-1)
 
 
 class MAPPOActor(Actor):
@@ -248,6 +251,7 @@ class MAPPOTrainer(Trainer):
     """MAPPO on any environment with teams of agents, discrete actions and flat observations."""
 
     Config = Config
+    masks_actions = True
     multi_agent = True
 
     def __init__(self, config, spec):

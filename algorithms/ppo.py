@@ -20,6 +20,7 @@ from mindspore_rl.rl.action_distributions import (
     normal_log_prob,
     normal_sample,
 )
+from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import (
     approx_kl,
     clip_by_global_norm,
@@ -107,7 +108,7 @@ class ActorCritic(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.discrete = isinstance(spec.action_space, Discrete)
-        self.normalises = config.normalise_obs
+        self.normalises, self.mask_size = config.normalise_obs, spec.mask_size
         self.obs_shape = torso_shape(config.torso, spec, config.normalise_obs)
         outputs = spec.action_space.n if self.discrete else spec.action_space.size
         torso, hidden, seed = config.torso, config.hidden, config.seed
@@ -118,26 +119,28 @@ class ActorCritic(nn.Cell):
         if not self.discrete:
             self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
         if self.normalises:
-            self.obs_statistics = RunningMeanStd(spec.obs_shape)
+            shape = self.obs_shape if self.mask_size else spec.obs_shape
+            self.obs_statistics = RunningMeanStd(shape)
 
     def flat(self, obs):
         """Returns: obs `[..., *spec.obs_shape]` as `[n, ...]`, the torsos' input."""
+        obs = features(obs, self.mask_size)
         if self.normalises:
             obs = self.obs_statistics.normalise(obs)
         return obs.reshape((-1, *self.obs_shape))
 
     def values(self, obs, final_obs, *state):
         """Returns: values `[T, B]` of obs `[T, B, ...]`, and those of final_obs."""
-        features, state = self.core(self.flat(obs), state)
-        final_features, _ = self.core(self.flat(final_obs), state)
-        value = self.critic(self.torso(features))
-        final_value = self.critic(self.torso(final_features))
+        inputs, state = self.core(self.flat(obs), state)
+        final_inputs, _ = self.core(self.flat(final_obs), state)
+        value = self.critic(self.torso(inputs))
+        final_value = self.critic(self.torso(final_inputs))
         return value.reshape(obs.shape[:2]), final_value.reshape(obs.shape[:2])
 
     def sample(self, obs, state, noise):
         """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state."""
-        features, state = self.core(self.flat(obs), state)
-        head = self.policy(self.torso(features))
+        inputs, state = self.core(self.flat(obs), state)
+        head = masked(self.policy(self.torso(inputs)), obs, self.mask_size)
         if self.discrete:
             return categorical_sample_with_log_prob(head, noise) + state
         action = normal_sample(head, self.log_std, noise)
@@ -148,8 +151,9 @@ class ActorCritic(nn.Cell):
 
         With a recurrent layer, of segments with ended and state: all are `[n, steps, ...]`.
         """
-        features = self.torso(self.core.unrolled(self.flat(obs), *memory))
-        head, value = self.policy(features), self.critic(features).reshape(-1)
+        shared = self.torso(self.core.unrolled(self.flat(obs), *memory))
+        head = masked(self.policy(shared), obs, self.mask_size)
+        value = self.critic(shared).reshape(-1)
         if memory:
             shape = memory[0].shape
             head, value = head.reshape((*shape, -1)), value.reshape(shape)
@@ -161,6 +165,7 @@ class ActorCritic(nn.Cell):
     def greedy(self, obs, state):
         """Returns: the most likely action `[B]` or `[B, k]`."""
         head = self.policy(self.torso(self.core(self.flat(obs), state)[0]))
+        head = masked(head, obs, self.mask_size)
         return head.argmax(-1).astype("int32") if self.discrete else head
 
 
@@ -188,7 +193,7 @@ class PPOLearner(Learner):
     def __init__(self, network, config, spec):
         super().__init__()
         self.network, self.config = network, config
-        self.obs_rank = len(spec.obs_shape)
+        self.obs_rank, self.mask_size = len(spec.obs_shape), spec.mask_size
         self.reward_statistics = RunningMeanStd()
         self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
@@ -245,7 +250,7 @@ class PPOLearner(Learner):
                 break
 
         if config.normalise_obs:
-            seen = moments(msrl, batch.obs, keep=self.obs_rank)
+            seen = moments(msrl, features(batch.obs, self.mask_size), keep=self.obs_rank)
             msrl.update(self.network.obs_statistics.merge, *seen, samples)
         return {
             "loss": loss,
@@ -264,6 +269,7 @@ class PPOTrainer(Trainer):
     """PPO on any environment with one agent."""
 
     Config = Config
+    masks_actions = True
     max_lag = 1  # its ratio corrects for older parameters (Cleanba, Huang et al. 2023)
 
     def __init__(self, config, spec):

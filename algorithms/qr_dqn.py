@@ -13,6 +13,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.distributional import quantile_loss
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
@@ -69,14 +70,19 @@ class QuantileNetwork(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.obs_size, self.shape = flat_size(spec), (-1, spec.action_space.n, config.quantiles)
-        outputs = spec.action_space.n * config.quantiles
+        self.mask_size, outputs = spec.mask_size, spec.action_space.n * config.quantiles
         self.body = MLP(
             self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
         )
 
     def construct(self, obs):
         """Returns: `[n, actions, quantiles]` of obs `[n, ...]`."""
-        return self.body(obs.reshape((-1, self.obs_size))).reshape(self.shape)
+        rows = features(obs, self.mask_size).reshape((-1, self.obs_size))
+        return self.body(rows).reshape(self.shape)
+
+    def best(self, quantiles, obs):
+        """Returns: the valid action of the best mean `[n]`."""
+        return masked(quantiles.mean(-1), obs, self.mask_size).argmax(-1)
 
 
 class QRDQNActor(Actor):
@@ -90,13 +96,13 @@ class QRDQNActor(Actor):
 
     def act(self, obs, epsilon, noise):
         """Returns: action `[B]`."""
-        best = self.network(obs).mean(-1).argmax(-1).astype(int32)
-        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        best = self.network.best(self.network(obs), obs).astype(int32)
+        anything = random_action(noise[:, 1], obs, self.network.mask_size, self.num_actions)
         return ops.where(noise[:, 0] < epsilon, anything, best)
 
     def act_greedily(self, obs, epsilon):
         """Returns: the best action `[B]`, for evaluation."""
-        return self.network(obs).mean(-1).argmax(-1).astype(int32)
+        return self.network.best(self.network(obs), obs).astype(int32)
 
 
 class QRDQNLearner(Learner):
@@ -118,7 +124,7 @@ class QRDQNLearner(Learner):
         total, last, factor = n_step(batch.reward, ended, self.config.gamma)
         final_obs, going_on = last_step(last, batch.terminated, batch.final_obs)
         following = self.target(final_obs)
-        best = ops.one_hot(following.mean(-1).argmax(-1), actions).expand_dims(-1)
+        best = ops.one_hot(self.target.best(following, final_obs), actions).expand_dims(-1)
         following = (following * best).sum(1)
         target = total.expand_dims(-1) + (factor * going_on).expand_dims(-1) * following
         return quantile_loss(value, ops.stop_gradient(target)), value.mean(-1)
@@ -146,6 +152,7 @@ class QRDQNTrainer(Trainer):
     """QR-DQN on any environment with discrete actions and a flat observation."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

@@ -15,6 +15,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.losses import clip_by_global_norm, sequence_priority, value_loss
 from mindspore_rl.rl.networks import MLP, RECURRENT, flat_size
 from mindspore_rl.rl.recurrent import recurrent_core, restarted
@@ -93,33 +94,36 @@ class RecurrentQNetwork(nn.Cell):
     def __init__(self, config, spec):
         super().__init__()
         self.duelling, self.obs_size = config.duelling, flat_size(spec)
-        self.burn_in = config.burn_in
+        self.burn_in, self.mask_size = config.burn_in, spec.mask_size
         self.core = recurrent_core(config.torso, spec, config.state_size, config.seed, 1)
         outputs = spec.action_space.n + config.duelling
         self.head = MLP(
             config.state_size, config.hidden, outputs, 1.0, config.seed, 2, activation="relu"
         )
 
-    def value(self, features):
+    def value(self, outputs):
         """Returns: values `[n, actions]` of the recurrent layer's outputs `[n, size]`."""
-        found = self.head(features)
+        found = self.head(outputs)
         if not self.duelling:
             return found
         advantage = found[:, 1:]
         return found[:, :1] + advantage - advantage.mean(1, keep_dims=True)
 
+    def rows(self, obs):
+        """Returns: the features `[n, size]` of obs `[..., size]`."""
+        return features(obs, self.mask_size).reshape((-1, self.obs_size))
+
     def step(self, obs, state):
         """Returns: values `[n, actions]` of obs `[n, ...]`, and the new state."""
-        features, state = self.core(obs.reshape((-1, self.obs_size)), state)
-        return self.value(features), state
+        found, state = self.core(self.rows(obs), state)
+        return masked(self.value(found), obs, self.mask_size), state
 
     def values(self, obs, ended, final_obs, state):
         """Values of sequences `[n, steps, ...]`, from the state `[n, size]` before them.
 
         Returns: values `[n, learnt_steps, actions]` of obs, and those of final_obs.
         """
-        inputs = obs.reshape((-1, self.obs_size))
-        states = self.core.states(inputs, ended, state, self.burn_in)
+        states = self.core.states(self.rows(obs), ended, state, self.burn_in)
         final_obs = final_obs[:, self.burn_in :]
         final_value, _ = self.step(final_obs, states)
         shape = (*final_obs.shape[:2], -1)
@@ -140,7 +144,7 @@ class R2D2Actor(Actor):
         """Returns: action `[B]`, then the new state."""
         values, state = self.network.step(obs, state)
         best = values.argmax(-1).astype(int32)
-        anything = (noise[:, 1] * self.num_actions).astype(int32)
+        anything = random_action(noise[:, 1], obs, self.network.mask_size, self.num_actions)
         return (ops.where(noise[:, 0] < epsilon, anything, best),) + state
 
     def act_greedily(self, obs, epsilon, *, state):
@@ -235,6 +239,7 @@ class R2D2Trainer(Trainer):
     """R2D2 on any environment with discrete actions and a flat observation."""
 
     Config = Config
+    masks_actions = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

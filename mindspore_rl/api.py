@@ -286,17 +286,21 @@ class Trainer:
     Attributes:
         Config: the configuration class.
         multi_agent: whether the algorithm is for environments with teams of agents.
+        masks_actions: whether the algorithm takes an action mask from the end of observations, see
+            `EnvironmentSpec.action_mask`.
         max_lag: number of iterations that the actors' parameters may be older where `--policy auto`
             chooses the schedule; `--schedule lag=` may ask for more.
         max_staleness: likewise the number of updates in an asynchronous schedule, whose batches are
             also smaller; 0: `--policy auto` chooses a synchronous one.
 
     Raises:
-        ConfigError: only one of algorithm and environment has an axis of agents.
+        ConfigError: only one of algorithm and environment has an axis of agents, or the environment
+            has an action mask and the algorithm takes none.
     """
 
     Config: ClassVar[type]
     multi_agent: ClassVar[bool] = False
+    masks_actions: ClassVar[bool] = False
     max_lag: ClassVar[int] = 0
     max_staleness: ClassVar[int] = 0
     actor: Actor
@@ -310,6 +314,13 @@ class Trainer:
                 f"{type(self).__name__} is for {kinds[self.multi_agent]}, and {spec.name} has "
                 f"{f'the teams {agents}' if agents else kinds[0]}: use another algorithm or --env "
                 "(a trainer with an axis of agents says multi_agent = True)"
+            )
+        if spec.action_mask and not self.masks_actions:
+            raise ConfigError(
+                f"{spec.name} has an action mask, which {type(self).__name__} does not take: train "
+                "ppo, a2c, impala, dqn, qr_dqn, r2d2, discrete_sac, muzero or mappo, or leave the "
+                f"mask out by '{spec.name},action_mask=false' (a trainer that takes it says "
+                "masks_actions = True)"
             )
         self.config = config
         self.spec = spec

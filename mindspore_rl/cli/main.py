@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, config, programs
+from mindspore_rl.cli import board, commands, completion, dataset, predict, replay, sweep
 from mindspore_rl.cli import check as checking
-from mindspore_rl.cli import commands, completion, dataset, predict, replay, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
 from mindspore_rl.cli.job_flags import add_options, add_trust
@@ -147,6 +147,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     profiled.set_defaults(run=commands.profile)
 
     _plot_arguments(subparsers)
+    board.add(subparsers)
     _dataset_arguments(subparsers)
 
     envs = subparsers.add_parser("envs", help="list environments, or check one")

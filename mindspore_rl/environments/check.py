@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments import registry
+from mindspore_rl.environments.action_mask import valid_actions, wrong_mask
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
 from mindspore_rl.environments.error_context import FIELDS
 from mindspore_rl.environments.finite_check import all_trainable, untrainable
@@ -26,7 +27,7 @@ Steps = Sequence[Step]
 
 
 class _Told:
-    """A vector of environments that reports every step."""
+    """A vector of environments that reports every step and takes valid actions only."""
 
     def __init__(self, env: VectorEnvironment, tell: Callable[[], None]) -> None:
         self._env, self._tell = env, tell
@@ -34,10 +35,22 @@ class _Told:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
+    def reset(self) -> np.ndarray:
+        """See `VectorEnvironment`."""
+        self._obs = self._env.reset()
+        return self._obs
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """See `VectorEnvironment`."""
+        self._obs = self._env.set_state(state)
+        return self._obs
+
     def step(self, action: np.ndarray) -> Step:
         """See `VectorEnvironment`."""
         self._tell()
-        return self._env.step(action)
+        outcome = self._env.step(valid_actions(self._env.spec, self._obs, action))
+        self._obs = outcome[0] if isinstance(outcome, tuple) and outcome else self._obs
+        return outcome
 
 
 def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None) -> list[str]:
@@ -179,15 +192,18 @@ def _check_graph_in_pynative(name: str, spec: EnvironmentSpec, tell: Callable) -
     if not _same([reset(noise[-1, 2:])], [(state[2:], first_obs[2:])]):
         found.append("reset: environments [2:4] depend on [0:2]")
     steps: list[Step] = []
-    for t, action in enumerate(actions):
+    obs = first_obs
+    for t in range(len(actions)):
         tell(t + 1, len(actions))
         before = state
+        action = actions[t] = valid_actions(spec, obs, actions[t])
         state, *rest = step(before, action, noise[t])
         steps.append(tuple(rest))
         found += _wrong_array("step", "state", state, (NUM_ENVS, env.state_size), np.float32)
         found += _wrong_step(spec, steps[-1])
         if found:
             return found
+        obs = rest[0]
         if t % 50 == 0 or (rest[3] | rest[4]).any():
             if not _same([(state, *rest)], [step(before, action, noise[t])]):
                 found.append(f"step {t} gave another result for the same inputs")
@@ -278,6 +294,8 @@ def _wrong_step(spec: EnvironmentSpec, step: Step) -> list[str]:
     if found:
         return found
     next_obs, final_obs, _, terminated, truncated = step
+    if wrong := wrong_mask(spec, next_obs) or wrong_mask(spec, final_obs[~terminated]):
+        return [f"step: {wrong[1]}"]
     going_on = ~(terminated | truncated)
     if not np.array_equal(next_obs[going_on], final_obs[going_on]):
         found.append("next_obs differs from final_obs where the episode goes on")

@@ -49,6 +49,8 @@ class EnvironmentSpec:
         obs_dtype: "float32", or "uint8" for images, which are stored and sent as bytes.
         warning: differences between evaluation and training, in words for the user.
         library: "gymnasium" or "gym" for their environments; empty for others.
+        action_mask: True if the last `action_space.n` numbers of an observation (with teams, of
+            each agent's) tell which actions are valid there: 1, or 0 for an invalid one.
     """
 
     name: str
@@ -62,6 +64,7 @@ class EnvironmentSpec:
     obs_dtype: str = "float32"
     warning: str = ""
     library: str = ""
+    action_mask: bool = False
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)
@@ -90,6 +93,12 @@ class EnvironmentSpec:
                 self.max_episode_steps == 0 or is_count(self.max_episode_steps),
                 "a whole number of steps, 0 for no limit",
             ),
+            (
+                "action_mask",
+                not self.action_mask or self._may_be_masked,
+                "False, or True of Discrete(n) actions and flat observations of more than n "
+                "numbers in float32",
+            ),
         ):
             if not right:
                 raise ValueError(f"its {key} is {getattr(self, key)!r}, expected {expected}")
@@ -98,6 +107,17 @@ class EnvironmentSpec:
     def images(self) -> bool:
         """True if observations are images `[C, H, W] uint8`."""
         return self.obs_dtype == "uint8"
+
+    @property
+    def mask_size(self) -> int:
+        """The number of mask entries at the end of an observation; 0: actions are not masked."""
+        return self.action_space.n if self.action_mask else 0  # type: ignore[union-attr]
+
+    @property
+    def _may_be_masked(self) -> bool:
+        flat = len(self.obs_shape) == 1 + bool(self.teams) and not self.images
+        discrete = isinstance(self.action_space, Discrete)
+        return flat and discrete and self.mask_size < self.obs_shape[-1]
 
     @property
     def _may_be_images(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from mindspore_rl.environments.action_mask import wrong_mask
 from mindspore_rl.environments.environment import EnvironmentSpec, VectorEnvironment
 from mindspore_rl.environments.finite_check import all_trainable, first_untrainable, untrainable
 from mindspore_rl.environments.spaces import Box, within
@@ -62,6 +63,7 @@ class GuardedVector:
         self._steps, self._action = 0, None
         obs = self._call("reset")
         self._look_at("reset", "obs", obs, *self._expected[0])
+        self._look_at_mask("reset", obs)
         return obs
 
     def step(
@@ -86,6 +88,7 @@ class GuardedVector:
                 )
             for field, array, expected in zip(FIELDS, outcome, self._expected, strict=True):
                 self._look_at("step", field, array, *expected)
+            self._look_at_mask("step", outcome[0])
         self.episode_info = self._info_of(outcome)
         self._steps += 1
         return outcome
@@ -140,6 +143,10 @@ class GuardedVector:
         if not all_trainable(array):
             row = first_untrainable(array)[0]
             raise self._failure(f"{method}: {untrainable(field, array[row])}", row)
+
+    def _look_at_mask(self, method: str, obs: np.ndarray) -> None:
+        if wrong := wrong_mask(self.spec, obs):
+            raise self._failure(f"{method}: {wrong[1]}", wrong[0])
 
     def _failure(self, what: str, row: int | None = None) -> EnvironmentFailure:
         """Makes the error of the environment of a row, or of all if the row is unknown."""

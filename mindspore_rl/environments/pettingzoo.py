@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl.environments.action_mask import checked_mask
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.finite_check import are_trainable, untrainable
-from mindspore_rl.environments.options import split_options
+from mindspore_rl.environments.options import MASK, mask_option, split_options
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.sync_vector import (
     RAISED,
@@ -172,8 +173,11 @@ class PettingZooVector(LoopVector):
             if not are_trainable(obs[agent]):
                 text = untrainable(f"the observation of {agent}", obs[agent])
                 raise self._failure(i, text)
-            flat = np.ravel(obs[agent])
-            row[a, : flat.size] = flat
+            flat, size = np.ravel(obs[agent]), self.spec.mask_size
+            own = flat.size - size
+            row[a, :own] = flat[:own]
+            if size:
+                row[a, -size:] = flat[own:]
         return row
 
 
@@ -211,11 +215,73 @@ def _make(name: str) -> Any:
         )
     try:
         env = module.parallel_env(**options)
-        env.reset(seed=0)
+        begun = env.reset(seed=0)
     except RAISED as error:  # the environment's own code
         text = f"{path}.parallel_env could not be made: {described(error)}"
         raise EnvironmentFailure(text) from error
-    return env
+    return _Masked(env) if _has_mask(name, env, begun) else env
+
+
+class _Masked:
+    """A parallel environment whose agents' masks follow the numbers of their observations.
+
+    Args:
+        env: gives observations with the keys "observation" and "action_mask", as PettingZoo's
+            classic games do, or `info["action_mask"]` of each agent.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._apart = _has_mask_apart(env)
+        self._where = "observation['action_mask']" if self._apart else "info['action_mask']"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def observation_space(self, agent: str) -> Any:
+        """Returns a Box of the observation and the mask."""
+        space = self._env.observation_space(agent)
+        inner = space["observation"] if self._apart else space
+        if not isinstance(as_space(inner), Box):
+            return space
+        size = int(np.prod(inner.shape)) + int(self._env.action_space(agent).n)
+        return type(inner)(-np.inf, np.inf, (size,), np.float32)
+
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See PettingZoo's `ParallelEnv`."""
+        obs, infos = self._env.reset(**options)
+        return self._joined(obs, infos, {}), infos
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """See PettingZoo's `ParallelEnv`."""
+        obs, rewards, ends, cuts, infos = self._env.step(actions)
+        return self._joined(obs, infos, ends), rewards, ends, cuts, infos
+
+    def _joined(self, obs: Any, infos: Any, ends: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for agent, one in obs.items():
+            mask = (one if self._apart else infos[agent]).get(MASK)
+            own, size = one["observation"] if self._apart else one, self.action_space(agent).n
+            where = f"{self._where} of {agent}"
+            valid = checked_mask(mask, int(size), bool(ends.get(agent)), where)
+            found[agent] = np.concatenate([np.ravel(own), valid])
+        return found
+
+
+def _has_mask_apart(env: Any) -> bool:
+    """Returns whether all agents observe a Dict of an observation and a mask."""
+    spaces = [getattr(env.observation_space(agent), "spaces", {}) for agent in env.possible_agents]
+    return all(set(parts) == {"observation", MASK} for parts in spaces)
+
+
+def _has_mask(name: str, env: Any, begun: Any) -> bool:
+    """Returns whether an environment gives masks, and its name does not leave them out."""
+    if mask_option(name) is False:
+        return False
+    infos = begun[1] if isinstance(begun, tuple) and len(begun) == 2 else {}
+    in_infos = all(MASK in (infos.get(agent) or {}) for agent in env.possible_agents)
+    discrete = all(hasattr(env.action_space(agent), "n") for agent in env.possible_agents)
+    return discrete and (_has_mask_apart(env) or in_infos)
 
 
 def _team(agent: str) -> str:
@@ -239,6 +305,8 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
             f"{name!r} has the observation spaces {spaces}, expected Boxes of one number at least"
         )
     own = max(int(np.prod(space.shape)) for space in spaces.values())
+    masked = isinstance(env, _Masked)
+    told = "invalid actions are masked by the last numbers of each agent's observation"
     return EnvironmentSpec(
         name=name,
         obs_shape=(len(agents), own + (len(teams) if len(teams) > 1 else 0)),
@@ -247,6 +315,8 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         reward_threshold=None,
         in_graph=False,
         teams=teams,
+        notes=told if masked else "",
+        action_mask=masked,
     )
 
 
@@ -265,7 +335,7 @@ def _marks(spec: EnvironmentSpec) -> np.ndarray:
     marks = np.zeros(spec.obs_shape, np.float32)
     if len(spec.teams) > 1:
         team = np.repeat(np.arange(len(spec.teams)), [team.num_agents for team in spec.teams])
-        marks[np.arange(len(team)), team - len(spec.teams)] = 1.0
+        marks[np.arange(len(team)), team - len(spec.teams) - spec.mask_size] = 1.0
     return marks
 
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | probe:constant | one step, obs 1, reward 1 | value 1 |
 | probe:bandit | one step, obs -1 or +1, reward 1 if action 0 or 1 agrees, else -1 | return 1 |
+| probe:choice | three steps, two of four actions are valid in each, reward 1 for one | return 3 |
 | probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
 | probe:memory | five steps, the first shows -1 or +1, then as the bandit at the end | return 1 |
 | probe:pixels | as the bandit; obs a bright square on a dark image, left or right | return 1 |
@@ -17,6 +18,7 @@ import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.errors import EnvironmentFailure
 
 
 def _spec(name: str, max_episode_steps: int, reward_threshold: float) -> EnvironmentSpec:
@@ -53,9 +55,9 @@ class Probe:
         """Takes one step of every environment; see `VectorEnvironment.step`."""
         reward = self._reward(action)
         self._elapsed += 1
+        self._total += 1
         final_obs = self._observe()
         ended = self._elapsed >= self.spec.max_episode_steps
-        self._total += 1
         self._elapsed[ended] = 0
         never = np.zeros_like(ended)
         terminated, truncated = (ended, never) if self.terminates else (never, ended)
@@ -103,7 +105,8 @@ class Bandit(Probe):
         return (self._random() >> np.uint64(63)).astype(np.int64)
 
     def _random(self) -> np.ndarray:
-        return _hash(self._seed, self._indices, self._total.astype(np.uint64))
+        began = self._total - self._elapsed
+        return _hash(self._seed, self._indices, (began + (self._elapsed << 32)).astype(np.uint64))
 
 
 class Pixels(Bandit):
@@ -133,6 +136,40 @@ class Delay(Probe):
         return (self._elapsed == 1).astype(np.float32)
 
 
+class Choice(Bandit):
+    """Two of four actions are valid in a step, and the last of them is wanted if obs is 1.
+
+    Raises:
+        EnvironmentFailure: an action is invalid, so that a mask that is lost or late is found.
+    """
+
+    spec = dataclasses.replace(
+        _spec("probe:choice", 3, 3.0),
+        obs_shape=(5,),
+        action_space=Discrete(4),
+        action_mask=True,
+    )
+    pairs = np.array([[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]])
+
+    def _observe(self) -> np.ndarray:
+        return np.concatenate([super()._observe(), self._mask()], 1).astype(np.float32)
+
+    def _mask(self) -> np.ndarray:
+        return self.pairs[self._random() % np.uint64(len(self.pairs))]
+
+    def _reward(self, action: np.ndarray) -> np.ndarray:
+        mask, action = self._mask(), np.asarray(action)
+        for index, valid, one in zip(self._indices, mask, action, strict=True):
+            if not valid[one]:
+                raise EnvironmentFailure(
+                    f"probe:choice, environment {index}: action {one} is invalid, the mask is "
+                    f"{valid.tolist()}"
+                )
+        last = 3 - mask[:, ::-1].argmax(1)
+        wanted = np.where(self._wanted(), last, mask.argmax(1))
+        return np.where(action == wanted, 1.0, -1.0).astype(np.float32)
+
+
 class Memory(Bandit):
     """The last of five actions must match the observation of the first step.
 
@@ -160,7 +197,9 @@ class Truncated(Probe):
     terminates = False
 
 
-PROBES = {probe.spec.name: probe for probe in (Constant, Bandit, Delay, Memory, Pixels, Truncated)}
+PROBES = {
+    probe.spec.name: probe for probe in (Constant, Bandit, Choice, Delay, Memory, Pixels, Truncated)
+}
 
 
 def _hash(*words: np.ndarray) -> np.ndarray:

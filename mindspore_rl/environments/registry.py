@@ -24,7 +24,7 @@ from mindspore_rl.environments.environment import (
     unknown,
 )
 from mindspore_rl.environments.gym import library
-from mindspore_rl.environments.options import split_options, with_options
+from mindspore_rl.environments.options import MASK, mask_option, split_options, with_options
 from mindspore_rl.environments.sync_vector import RAISED, closed
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -108,9 +108,17 @@ def spec(name: str) -> EnvironmentSpec:
     """Returns the spec of an environment, which may build one.
 
     Raises:
-        UnknownEnvironmentError: no environment has this name.
+        UnknownEnvironmentError: no environment has this name, or it has no such action mask.
         EnvironmentFailure: it cannot be built here.
     """
+    found, wanted = _spec(name), mask_option(name)
+    if wanted is not None and wanted != found.action_mask:
+        has = "an action mask that it always gives" if found.action_mask else "no action mask"
+        raise UnknownEnvironmentError(f"{name!r} has {has}: leave out {MASK}={wanted}".lower())
+    return found
+
+
+def _spec(name: str) -> EnvironmentSpec:
     base, options = split_options(name)
     if base in GRAPH_SPECS:
         return graph_spec(name)

@@ -14,8 +14,15 @@ from mindspore_rl.environments.spaces import Box
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def _inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
-    """Returns the first index whose cumulative probability exceeds noise * total: [...] int32."""
+def inverse_cdf(probs: Tensor, noise: Tensor) -> Tensor:
+    """Samples by the inverse distribution function: the first index with a sum above noise * total.
+
+    Args:
+        probs: [..., n] float32, probabilities or weights, not negative.
+        noise: [..., 1] float32, uniform in [0, 1) with at most 24 bits.
+
+    Returns: [...] int32; its weight is not zero, unless all are.
+    """
     cdf = ops.cumsum(probs, -1)
     # The sum of float32 probabilities is not exactly 1, and a uniform number may exceed it. With
     # noise <= 1 - 2^-24, noise * total < total in float32 even after rounding, so no index is past
@@ -37,7 +44,7 @@ def _sample(logits: Tensor, noise: Tensor) -> tuple:
     # Softmax and its logarithm would be cheaper, but on the CPU their last bits differ between
     # processes.
     log_probs = ops.log_softmax(logits, -1)
-    action = _inverse_cdf(ops.exp(log_probs), noise)
+    action = inverse_cdf(ops.exp(log_probs), noise)
     return action, _pick(log_probs, action)
 
 

@@ -134,6 +134,8 @@ class MLP(nn.Cell):
 def flat_size(spec: EnvironmentSpec) -> int:
     """Returns the number of features of an observation, for networks without convolutions.
 
+    The entries of an action mask do not count, see `action_masks`.
+
     Raises:
         ConfigError: observations are images.
     """
@@ -143,7 +145,7 @@ def flat_size(spec: EnvironmentSpec) -> int:
             "without convolutions know no neighbours: train ppo, a2c or impala with torso=cnn or "
             "torso=impala, or give an environment whose observations are numbers"
         )
-    return math.prod(spec.obs_shape)
+    return math.prod(spec.obs_shape) - spec.mask_size
 
 
 class Residual(nn.Cell):

@@ -126,6 +126,9 @@ class Policy:
         """Makes random observations `[rows, ...]`, the same at every call."""
         rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
         obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
+        if size := self.spec.mask_size:  # one action at least is valid
+            obs[..., -size:] = rng.random((*shape[:-1], size)) < 0.5
+            obs[..., -1] = 1.0
         return obs.astype(self.spec.obs_dtype)
 
     def _play(self, obs: np.ndarray, steps: int, seed: int, **options: Any) -> np.ndarray:

@@ -6,6 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler.show.picture import with_times
+from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.registry import policies
 
 
@@ -59,3 +61,23 @@ def test_an_algorithm_without_lines_of_its_own_is_refused(tmp_path, capsys):
     file.write_text("\n".join((*lines, "class Derived(ppo.PPOTrainer):", "    pass", "")))
     assert cli.main(["graph", str(file), "--format", "svg"]) == 2
     assert "derived.py has no line with an operation" in capsys.readouterr().err
+
+
+def test_a_loop_whose_head_has_several_lines_is_drawn(tmp_path, capsys):
+    text = registry.find_algorithm("ppo").read_text()
+    head = "in msrl.minibatches("
+    assert head in text
+    file = tmp_path / "ppo.py"
+    file.write_text(text.replace(head, "in \\\n            msrl.minibatches("))
+    assert cli.main(["graph", str(file), "--env", "CartPole-v1", "--format", "svg"]) == 0
+    assert "msrl.minibatches(" in capsys.readouterr().out
+
+
+def test_times_are_written_beside_messages(capsys):
+    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
+    picture = with_times(capsys.readouterr().out, {"observation": 1.23456, "none": 1.0})
+    words = re.findall(r">([a-z]+: [^<]* bytes[^<]*)<", picture)
+    assert [word.endswith(" bytes, 1.23 ms") for word in words] == [
+        word.startswith("observation") for word in words
+    ]

@@ -1,7 +1,7 @@
 """Draws an algorithm's lines in the colours of the fragments that run them, as SVG."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +16,9 @@ DARK = ("#1e3a5f", "#1c4532", "#5c4a12", "#5b2245", "#3b2f6b", "#5f2120")
 """Fill colours on a dark page, in the order of `COLOURS`."""
 LINE, CHARACTER, WIDEST, LANE = 20, 7.25, 78, 14
 """Height of a line, width of a character, most characters of a line, distance of two arrows."""
+SVG = "http://www.w3.org/2000/svg"
+MARK = "data-mark"
+"""Attribute of a message's text: its mark."""
 STYLE = "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1f2328}"
 STYLE += "path{fill:none;stroke:#59636e}marker path{fill:#59636e}"
 
@@ -55,6 +58,24 @@ def render_svg(partition: Partition, plan: Plan) -> str:
     return drawing.svg()
 
 
+def with_times(svg: str, times: Mapping[str, float]) -> str:
+    """Adds times to the messages of a picture.
+
+    Args:
+        svg: of `render_svg`.
+        times: milliseconds of an iteration by the mark of a message.
+    """
+    ElementTree.register_namespace("", SVG)
+    root = ElementTree.fromstring(svg)
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    for element in root.iter(f"{{{SVG}}}text"):
+        if (mark := element.get(MARK, "")) in times:
+            element.text = f"{element.text}, {times[mark]:.3g} ms"
+            width = max(width, float(element.get("x", 0)) + CHARACTER * len(element.text) + 10)
+    root.set("viewBox", f"0 0 {width:.0f} {height:.0f}")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def _statements(tree: ast.AST, lines: set[int]) -> Iterator[tuple[int, int, str]]:
     """Yields first and last line and text of statements with such lines, and what they are in."""
 
@@ -66,7 +87,7 @@ def _statements(tree: ast.AST, lines: set[int]) -> Iterator[tuple[int, int, str]
             if isinstance(child, ast.ClassDef):
                 yield from visit(child, depth)
             elif isinstance(child, ast.For | ast.While | ast.If | ast.FunctionDef):
-                yield child.lineno, child.lineno, text
+                yield child.lineno, max(child.lineno, child.body[0].lineno - 1), text
                 yield from visit(child, depth + 1)
             else:
                 cut = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
@@ -106,9 +127,7 @@ class _Drawing:
         legend = CHARACTER * max(map(len, self._titles)) + 30
         width = max(labels + CHARACTER * longest + 10, legend)
         height = self._top + LINE * (len(self._texts) + 1)
-        root = ElementTree.Element(
-            "svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:.0f} {height}"
-        )
+        root = ElementTree.Element("svg", xmlns=SVG, viewBox=f"0 0 {width:.0f} {height}")
         fills = "".join(f".f{i}{{fill:{colour}}}" for i, colour in enumerate(COLOURS))
         dark = "".join(f".f{i}{{fill:{colour}}}" for i, colour in enumerate(DARK))
         dark += "text{fill:#e6edf3}path{stroke:#9198a1}marker path{fill:#9198a1}"
@@ -134,7 +153,7 @@ class _Drawing:
             line = f"M{self._right - 4},{begin}H{out}V{end}H{self._right - 2}"
             ElementTree.SubElement(root, "path", {"d": line, "marker-end": "url(#tip)"})
             taken = max(taken + LINE, (begin + end) / 2 - LINE / 2)
-            self._write(root, labels, taken, text)
+            self._write(root, labels, taken, text, **{MARK: text.partition(":")[0]})
         ElementTree.indent(root)
         return ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -148,6 +167,8 @@ class _Drawing:
         place = {"x": f"{x:.0f}", "y": f"{y:.0f}", "width": width, "height": height}
         ElementTree.SubElement(root, "rect", {**place, "class": f"f{number % len(COLOURS)}"})
 
-    def _write(self, root: ElementTree.Element, x: float, y: float, text: str) -> None:
-        element = ElementTree.SubElement(root, "text", x=f"{x:.0f}", y=f"{y + 14:.0f}")
-        element.text = text
+    def _write(
+        self, root: ElementTree.Element, x: float, y: float, text: str, **about: str
+    ) -> None:
+        place = {"x": f"{x:.0f}", "y": f"{y + 14:.0f}"}
+        ElementTree.SubElement(root, "text", {**place, **about}).text = text

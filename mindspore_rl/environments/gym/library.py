@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import images
+from mindspore_rl.environments.gym import images, masks
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.environments.sync_vector import RAISED, as_space
@@ -192,8 +192,13 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
     return MissingPackageError(f"{name!r} needs a package that is not installed: {error}")
 
 
-def flattened(name: str, env: Any) -> tuple[Any, str]:
+def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
     """Wraps an environment so that its observations are one array and its actions one kind.
+
+    Args:
+        name: the name that the user gave.
+        env: an environment with its own spaces.
+        mask: the source of its action mask, which is appended to observations; empty: none.
 
     Returns:
         The environment, wrapped if its spaces are others; and the layout of its spaces, in
@@ -203,6 +208,20 @@ def flattened(name: str, env: Any) -> tuple[Any, str]:
         EnvironmentFailure: a space is of an unsupported kind.
     """
     module = load(str(library_of(type(env))))
+    if mask:
+        found, layout = flattened(name, masks.given_apart(module, env))
+        if images.is_image(found.observation_space):
+            raise EnvironmentFailure(
+                f"{name!r} has images and an action mask, expected numbers with it: leave the mask "
+                f"out, as in '{name},action_mask=false'"
+            )
+        size = found.action_space.n
+        told = (
+            f"{size} actions are masked by {mask}, the last {size} numbers of an observation "
+            "(action_mask=false behind the name leaves it out)"
+        )
+        found = masks.appended(module, name, found, mask)
+        return found, "; ".join(filter(None, [layout, told]))
     env, choices = _as_choices(module, env)
     if as_space(env.action_space) is None:
         raise EnvironmentFailure(
@@ -340,6 +359,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
         warning=_own_statistics(env),
         library=library,
+        action_mask=hasattr(env, "action_mask_of"),
     )
 
 

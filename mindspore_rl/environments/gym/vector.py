@@ -1,6 +1,5 @@
 """A vector environment over single environments of gymnasium and gym."""
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
-from mindspore_rl.environments.gym import library
+from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
@@ -33,7 +32,8 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
         UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
-    env, layout = _make(name, maker)
+    first, mask, _ = _first(name, maker)
+    env, layout = library.flattened(name, first, mask)
     found = library.spec_of(name, env, layout)
     closed(name, env.close)
     return found
@@ -48,7 +48,11 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
         UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
-    env, _ = _make(name, maker)
+    first, mask, used = _first(name, maker)
+    if used:
+        closed(name, first.close)
+        first = _made(name, maker)
+    env, _ = library.flattened(name, first, mask)
     space = env.action_space
     own_space = cast(Discrete | Box, as_space(space))
     module: Any = library.load(str(library.library_of(type(env))))
@@ -88,8 +92,12 @@ class GymVector(LoopVector):
         seed: int,
         maker: Callable[[], Any] | None = None,
     ) -> None:
-        self._make = functools.partial(_make, name, maker)
-        made = [self._make() for _ in env_indices]
+        one, mask, used = _first(name, maker)
+        if used:
+            closed(name, one.close)
+        self._make = lambda: library.flattened(name, _made(name, maker), mask)
+        begun = [] if used else [library.flattened(name, one, mask)]
+        made = begun + [self._make() for _ in env_indices[len(begun) :]]
         first, layout = made[0]
         self._plain = library.is_plain(first)
         envs = [self._bare(env) for env, _ in made]
@@ -316,10 +324,20 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-def _make(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str]:
-    """Makes an environment whose observations are one array. Returns: it, and their layout."""
-    env = library.make(name) if maker is None else _of_user(name, maker)
-    return library.flattened(name, env)
+def _made(name: str, maker: Callable[[], Any] | None) -> Any:
+    """Makes an environment with its own spaces."""
+    return library.make(name) if maker is None else _of_user(name, maker)
+
+
+def _first(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str, bool]:
+    """Makes an environment and finds its action mask.
+
+    Returns: it; the mask's source, see `masks.source`; and whether it was reset for that, so that
+        another one must be made to be stepped.
+    """
+    env = _made(name, maker)
+    module = library.load(str(library.library_of(type(env))))
+    return env, *masks.source(module, name, env)
 
 
 def _of_user(name: str, maker: Callable[[], Any]) -> Any:
