@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         _use_utf8()
         argv = sys.argv[1:]
         completion.complete(_parser)
-        interpreter.leave_out_ascend()
+        interpreter.hasten_mindspore()
     prepare_mindspore()
     return _told(partial(_run, argv, below=own))
 
