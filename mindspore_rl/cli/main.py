@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_rl import __version__, config, programs
 from mindspore_rl.cli import check as checking
-from mindspore_rl.cli import commands, completion, dataset, predict, replay, sweep
+from mindspore_rl.cli import commands, completion, dataset, listing, predict, replay, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
 from mindspore_rl.cli.job_flags import add_options, add_trust
@@ -149,6 +149,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _plot_arguments(subparsers)
     _dataset_arguments(subparsers)
 
+    listing.add(subparsers)
     envs = subparsers.add_parser("envs", help="list environments, or check one")
     envs.add_argument("action", choices=("list", "check"))
     envs.add_argument("name", nargs="?", help="environment to check")
