@@ -25,7 +25,7 @@ import pytest  # noqa: E402
 from mindspore_rl.platform import interpreter  # noqa: E402
 from tests.one_core import one_core  # noqa: E402
 
-interpreter.leave_out_ascend()
+interpreter.hasten_mindspore()
 
 ONE_CORE = ("compiler", "rl")
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has

@@ -27,6 +27,7 @@ from mindspore_rl.plan.plan import Plan, save_plan
 from mindspore_rl.platform import resources
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator import admission
+from mindspore_rl.runtime.coordinator.metrics import INFO
 from mindspore_rl.runtime.coordinator.run import run_job
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions
 
@@ -122,14 +123,17 @@ def compare_records(
 def compare_reports(
     values: Mapping[str, float | None], reference: PlainRun, iteration: int
 ) -> list[Compared]:
-    """Compares a job's metrics of an iteration with the plain loop's; None: not finite."""
+    """Compares a job's metrics of an iteration with the plain loop's; None: not finite.
+
+    Those from the environments' `info` are left out: the plain loop does not take them.
+    """
     wanted = {k: v if math.isfinite(v) else None for k, v in reference.reports[iteration].items()}
     found = []
     for name in dict.fromkeys([*wanted, *values]):
         if name in wanted and name in values:
             got, expected = (np.array(side[name], np.float64) for side in (values, wanted))
             found.append(compared(iteration, METRIC + name, got, expected))
-        else:
+        elif name in wanted or not name.startswith(INFO):
             found.append(Compared(iteration, METRIC + name, math.inf, "only one of the two has it"))
     return found
 

@@ -35,7 +35,9 @@ def train(args: argparse.Namespace) -> int:
     if outcome.mean_return is not None:
         reached = f"mean return {outcome.mean_return:.1f}"
     with steady(run_dir / WORKERS_LOG):
-        print(f"{outcome.stopped}: {outcome.env_steps} environment steps, {reached}")
+        later = outcome.env_steps - outcome.measured_at
+        more = f"; ended {later:,} steps later" if later else ""
+        print(f"{outcome.stopped}: {outcome.measured_at} environment steps, {reached}{more}")
         print(f"run directory: {run_dir}")
         if trained.plan.profile:
             print(f"profile: msrl profile {run_dir}")

@@ -10,10 +10,11 @@ from pathlib import Path
 import mindspore as ms
 from mindspore.ops import composite
 
-# A garbage collection would walk the 600,000 objects of MindSpore's import, and by default every
-# 700 new objects of a compilation start one.
+from mindspore_rl.platform import interpreter
+
+# Garbage collections need not walk the objects of MindSpore's import.
 gc.freeze()
-gc.set_threshold(50_000, 20, 100)
+interpreter.collect_rarely()
 
 
 def _add(x, y):  # type: ignore[no-untyped-def]

@@ -23,12 +23,12 @@ from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import (
     gradient_function,
-    is_record,
     leaves,
     to_array,
 )
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
 from mindspore_rl.rl.random import below
+from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
 from mindspore_rl.runtime.replay_segments import put

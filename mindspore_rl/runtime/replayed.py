@@ -19,8 +19,9 @@ from mindspore import Tensor, ops
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import STATE, Plan
-from mindspore_rl.rl.operators import is_record, leaves, put_into, to_array
+from mindspore_rl.rl.operators import leaves, put_into, to_array
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime import resuming
 from mindspore_rl.runtime.arrivals_log import Arrived
 from mindspore_rl.runtime.plain_state import (
@@ -381,7 +382,7 @@ class _Ended(BaseException):
 def joined(parts: list[Any]) -> Any:
     """Concatenates nested tuples or records of arrays, each along its first axis."""
     first = parts[0]
-    if isinstance(first, (tuple, list)) or is_record(first):
+    if isinstance(first, (tuple, list, dict)) or is_record(first):
         columns = zip(*(leaves(part) for part in parts), strict=True)
         return put_into(first, map(joined, map(list, columns)))
     return Tensor(np.concatenate([to_array(part) for part in parts]))

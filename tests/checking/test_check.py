@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,6 +170,15 @@ def test_every_policy_and_every_number_of_workers_occurs(policies, workers):
     assert {case.policy for case in cases} == {name for _, name in named}
     assert {case.workers for case in cases} == set(range(workers))
     assert len(cases) == len(set(cases)) == max(policies, workers)
+
+
+def test_metrics_of_the_environments_are_not_compared():
+    reference = SimpleNamespace(reports=[{"loss": 1.0, "info/of_the_program": 2.0}])
+    job = {"loss": 1.0, "info/won": 0.5}
+    found = {one.name: bool(one.wrong) for one in held.compare_reports(job, reference, 0)}
+    assert found == {"metric loss": False, "metric info/of_the_program": True}
+    found = held.compare_reports({**job, "grad_norm": 1.0}, reference, 0)
+    assert "metric grad_norm" in [one.name for one in found if one.wrong]
 
 
 def test_whole_numbers_are_compared_exactly():

@@ -64,12 +64,45 @@ class Game:
 def parallel_env():
     return Game()
 """
+MASKED = """
+plain, plain_space, plain_reset, plain_step = (
+    Game.observed, Game.observation_space, Game.reset, Game.step)
+
+
+def valid(game, agent):
+    return [1, 0, game.count % 2, 1 - game.count % 2] if agent != "red_1" else [0, 0, 0, 1]
+
+
+def apart(self, agent):
+    return {"observation": plain(self, agent), "action_mask": np.array(valid(self, agent), np.int8)}
+
+
+def spaces_apart(self, agent):
+    return spaces.Dict(
+        {"observation": plain_space(self, agent), "action_mask": spaces.MultiBinary(4)})
+
+
+def told_reset(self, seed=None):
+    obs, _ = plain_reset(self, seed)
+    return obs, {agent: {"action_mask": valid(self, agent)} for agent in obs}
+
+
+def told_step(self, action):
+    *found, infos = plain_step(self, action)
+    return (*found, {agent: {"action_mask": valid(self, agent)} for agent in infos})
+
+
+"""
 VARIANTS = {
     "games_box": "Game.actions = spaces.Box(-1, 1, (2,), np.float32)",
     "games_alone": "Game.fault = 'alone'",
     "games_raises": "Game.fault = 'raises'",
     "games_nan": "Game.fault = 'nan'",
     "games_huge": "Game.fault = 'huge'",
+    "games_masked": MASKED + "Game.observed = apart; Game.observation_space = spaces_apart",
+    "games_told": MASKED + "Game.reset, Game.step = told_reset, told_step",
+    "games_wrong": MASKED + "Game.observed = apart; Game.observation_space = spaces_apart\n"
+    "valid = lambda game, agent: [0, 0, 0, 0]",
     "games_mixed": "Game.action_space = lambda self, agent: spaces.Discrete(len(agent))",
 }
 
@@ -104,6 +137,28 @@ def test_teams_padding_and_marks(games):
         env.step(np.zeros((2, 3), np.int32))
     assert env.episode_info == [{"hits": 1.0}] * 2  # means over the agents
     assert check(name) == []
+
+
+@pytest.mark.parametrize("module", ["games_masked", "games_told"])
+def test_masks_follow_an_agents_features_and_team(games, module):
+    name = f"pettingzoo:{module}"
+    spec = registry.spec(name)
+    assert (spec.obs_shape, spec.action_mask, spec.mask_size) == ((3, 10), True, 4)
+    env = registry.make_vector(name, range(2), 0)
+    plain = registry.make_vector("pettingzoo:games", range(2), 0)
+    first = env.reset()
+    np.testing.assert_array_equal(first[..., :6], plain.reset())
+    odd = (first[0, 0, 0] - 1) % 2
+    wanted = [[1, 0, odd, 1 - odd], [0, 0, 0, 1], [1, 0, odd, 1 - odd]]
+    np.testing.assert_array_equal(first[0, :, 6:], wanted)
+    assert check(name) == []
+    unmasked = registry.spec("pettingzoo:games_told,action_mask=false")
+    assert (unmasked.obs_shape, unmasked.action_mask) == ((3, 6), False)
+
+
+def test_a_wrong_mask_names_its_agent(games):
+    with pytest.raises(EnvironmentFailure, match="of red_0 has no valid action"):
+        registry.make_vector("pettingzoo:games_wrong", range(1), 0)
 
 
 def test_box_actions_are_clipped(games):

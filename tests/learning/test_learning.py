@@ -79,6 +79,17 @@ def test_bandit_is_solved(tmp_path, cells):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "dqn", "qr_dqn", "discrete_sac"])
+def test_the_best_of_the_valid_actions_is_found(tmp_path, algorithm):
+    """Two of four actions are valid in each of three steps; an invalid one ends the run."""
+    place = ("--env", "probe:choice", "--policy", "MultipleLearners", "--stop-return", "nan")
+    train(tmp_path / "run", algorithm, *place, "gamma=0.9", "--total-steps", "20000")
+    assert np.mean(evaluate(tmp_path / "run", 40, seed=7, sample=False)) == 3.0
+    file, _ = export(load(tmp_path / "run"))
+    assert file.exists()
+
+
+@pytest.mark.slow
 def test_pixels_are_seen(tmp_path):
     """The side of a square on an image, mostly at places that it has not seen before."""
     place = ("--env", "probe:pixels", "--policy", "MultipleLearners", "--total-steps", "2560")

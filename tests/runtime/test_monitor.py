@@ -165,7 +165,9 @@ def test_the_leader_is_told_once_when_the_threshold_is_reached():
     job = Job(stop_return=10.0).running()
     assert job.on(Logged(99.0, MIN_EPISODES - 1), Logged(9.9, 500), Logged(None, 500)) == []
     assert job.on(Logged(10.0, 500), Logged(11.0, 500)) == [Tell("stop")]
-    assert job.monitor.outcome(12.0, interrupted=False).mean_return == 10.0
+    job.iteration(2)
+    outcome = job.monitor.outcome(12.0, interrupted=False)  # both numbers are of the same moment
+    assert (outcome.mean_return, outcome.measured_at, outcome.env_steps) == (10.0, 8, 16)
     assert Job(stop_return=math.nan).running().on(Logged(10.0, 500)) == []
 
 
@@ -181,16 +183,17 @@ def test_evaluations_have_checkpoints_of_their_own_and_decide_the_end():
     assert (job.tick(), job.tick()) == ([Tell("checkpoint")], [])
     assert (saved(3), saved(3)) == ([Saved("one", evaluate=True)], [Saved("one")])
     job.iteration(4)
-    assert job.tick() == job.on(Evaluated(9.0)) == []  # before the next multiple, 40
+    assert job.tick() == job.on(Evaluated(9.0, 24)) == []  # before the next multiple, 40
     for number in range(5, 5 + 3 * MOST_EVALUATIONS, 3):
         job.iteration(number)
         assert job.tick() == [Tell("checkpoint")]
         saved(number)
     job.iteration(99)
     assert job.tick() == []  # all of them wait
-    assert job.on(Evaluated(10.0)) == [Tell("stop")]
+    assert job.on(Evaluated(10.0, 24)) == [Tell("stop")]
     assert saved(100) == [Saved("one", evaluate=True)]
-    assert job.monitor.outcome(99.0, interrupted=False).mean_return == 10.0
+    outcome = job.monitor.outcome(99.0, interrupted=False)
+    assert (outcome.mean_return, outcome.measured_at) == (10.0, 24)
 
 
 def test_checkpoints_are_asked_for_once_all_ranks_are_there():

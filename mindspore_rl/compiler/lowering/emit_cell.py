@@ -166,6 +166,10 @@ class CellWriter:
         made = f"{_of_rank(loss)}, {_of_rank(network)}"
         return f"operators.gradient_function({made}, {count}{forms})"
 
+    @makes("agent_act")
+    def _act_part(self, op: Op) -> str:
+        return f"with_tuples(w.{owner(op)}.act)"
+
     @makes("update")
     def _update_part(self, op: Op) -> str:
         return _of_rank(op.attr["objects"][0])
@@ -226,7 +230,8 @@ class CellWriter:
 
     @writes("agent_act")
     def _agent_act(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"self.{owner(op)}.act({op.call})")]
+        method = self.plan.parts.get(op.name) or f"{owner(op)}.act"
+        return [assignment(op.targets, f"self.{method}({op.call})")]
 
     @writes("stack", "replay_insert", "replay_keep")
     def _stack(self, op: Op) -> list[str]:

@@ -266,7 +266,7 @@ class Watch:
             except OSError as error:
                 self.metrics.note(f"the best checkpoint is not kept: {error}")
             if not self._finished:
-                self._on(Evaluated(mean_return), now)
+                self._on(Evaluated(mean_return, done.env_steps), now)
         if failed := self._evaluator.failed():
             self.metrics.note(f"{failed}; the job goes on without evaluations")
             self._evaluator = None

@@ -55,9 +55,10 @@ class Logged:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A checkpoint was evaluated; `mean_return` is that of its policy."""
+    """A checkpoint was evaluated; `mean_return` is that of its policy, after `env_steps`."""
 
     mean_return: float
+    env_steps: int
 
 
 @dataclass(frozen=True)

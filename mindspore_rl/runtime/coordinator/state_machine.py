@@ -92,6 +92,7 @@ class Outcome:
         env_steps: since the start of the run, over all environments.
         mean_return: of the last 100 episodes, reward units; if the threshold was reached, the mean
             return that reached it.
+        measured_at: the `env_steps` of that mean return.
         stopped: `threshold`, `steps`, `on_iteration` or `interrupted`.
         checkpoint: the last one written (or resumed from).
     """
@@ -99,6 +100,7 @@ class Outcome:
     iterations: int
     env_steps: int
     mean_return: float | None
+    measured_at: int
     stopped: str
     checkpoint: str | None
 
@@ -146,7 +148,7 @@ class Monitor:
         self._missed_s: float | None = now
         self._all_launched = False
         self._stop_deadline_s: float | None = None
-        self._reached: float | None = None
+        self._reached: tuple[float, int] | None = None
         self._enough = False
 
     @property
@@ -169,9 +171,9 @@ class Monitor:
                 return self._obey(count, now)
             case Logged(mean_return, episodes):
                 return self._compare(mean_return, episodes)
-            case Evaluated(mean_return):
+            case Evaluated(mean_return, env_steps):
                 self._evaluations -= 1
-                return self._reach(mean_return)
+                return self._reach(mean_return, env_steps)
             case Enough():
                 self._enough = True
                 return self._tell_leader("stop")
@@ -185,7 +187,7 @@ class Monitor:
         return Outcome(
             self._finished.get(self.plan.leader, self._iteration),
             self._env_steps,
-            mean_return if self._reached is None else self._reached,
+            *(self._reached or (mean_return, self._env_steps)),
             "interrupted" if interrupted else stopped,
             self._checkpoint,
         )
@@ -279,15 +281,15 @@ class Monitor:
     def _compare(self, mean_return: float | None, episodes: int) -> list[Order]:
         if self.options.eval_every or mean_return is None or episodes < MIN_EPISODES:
             return []
-        return self._reach(mean_return)
+        return self._reach(mean_return, self._env_steps)
 
-    def _reach(self, mean_return: float) -> list[Order]:
+    def _reach(self, mean_return: float, env_steps: int) -> list[Order]:
         """Orders the end of the job if a mean return is the one that ends it."""
         goal = self.options.stop_return
         # A goal of NaN is never reached.
         if goal is None or self._reached is not None or not mean_return >= goal:
             return []
-        self._reached = mean_return
+        self._reached = mean_return, env_steps
         return self._tell_leader("stop")
 
     def _is_to_evaluate(self, saved: dict[str, Any]) -> bool:
