@@ -285,7 +285,8 @@ def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
 
 @pytest.mark.parametrize(("env", "film"), [("Any-v0", " --video episode.mp4"), ("probe:x", "")])
 def test_a_training_ends_with_the_command_that_comes_next(env, film, tmp_path, monkeypatch, capsys):
-    plan, outcome = SimpleNamespace(environment=env, profile=0), Outcome(1, 8, 1.0, "steps", "one")
+    plan = SimpleNamespace(environment=env, profile=0)
+    outcome = Outcome(1, 8, 1.0, 8, "steps", "one")
     trained = training.Trained(tmp_path, plan, outcome)
     monkeypatch.setattr(training, "train", lambda *_, **__: trained)
     assert commands.train(argparse.Namespace(algorithm="ppo")) == 0

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
 from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE
+from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
 from mindspore_rl.runtime.rank.batch_server import BatchServer
 from mindspore_rl.runtime.rank.leases import Tickets
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
