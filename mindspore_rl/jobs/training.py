@@ -29,7 +29,7 @@ from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_
 from mindspore_rl.plan.plan import GRAPH_FILE, OUTCOME_FILE, save_plan
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
-from mindspore_rl.platform.cache import write_file, writing
+from mindspore_rl.platform.cache import remove_left_temporary, write_file, writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import steady
 from mindspore_rl.platform.user_modules import as_recorded
@@ -276,6 +276,7 @@ def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a plan, and writes how it ended. Returns: the outcome."""
     try:
         outcome = _run_with_restarts(plan, run_dir, options, restarts)
+        remove_left_temporary()  # an earlier start may have been killed, and this one needed none
         if outcome.stopped != "interrupted":
             check_whole(run_dir, outcome.iterations, outcome.checkpoint)
     except (JobFailure, MsrlError) as failure:

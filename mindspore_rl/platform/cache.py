@@ -42,9 +42,8 @@ def writing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """A context with a temporary folder; removes those of processes that were killed.
+def remove_left_temporary() -> None:
+    """Removes the temporary folders of processes that were killed.
 
     Each process holds a lock on its folder. A folder younger than `LOCKED_S` may not be locked yet.
     """
@@ -52,6 +51,12 @@ def temporary_folder() -> Iterator[str]:
         with contextlib.suppress(OSError), _locked(left):
             if time.time() - left.stat().st_mtime > LOCKED_S:
                 shutil.rmtree(left)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A context with a temporary folder; removes those of processes that were killed."""
+    remove_left_temporary()
     whole = tempfile.TemporaryDirectory(prefix="msrl-", suffix=".tmp")
     with whole as folder, _locked(Path(folder)):
         yield folder

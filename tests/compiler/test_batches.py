@@ -162,7 +162,6 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
             ("dqn", RECORDS | {"priority": 0.6, "n_step": 2}, {"workers": 3}, {"workers": 2}),
             ("r2d2", SEQUENCES, {"workers": 2}, {"workers": 3}),
         ],
-        0,
         1,
     ),
 )
