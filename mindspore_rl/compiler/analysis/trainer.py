@@ -112,8 +112,11 @@ def innermost(error: BaseException, file: str) -> str:
 
 
 def returned_at(function: Any) -> str:
-    """Returns the line of a function's last `return`, `file:line: text`; empty: it has none."""
-    lines, first = inspect.getsourcelines(function)
+    """Returns the line of a function's last `return`, `file:line: text`; empty: it is not known."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):  # made from others, inside `learn`
+        return ""
     places = [place for place, line in enumerate(lines) if line.lstrip().startswith("return")]
     if not places:
         return ""
