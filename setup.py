@@ -55,6 +55,7 @@ setup(
             "nvidia-cusolver-cu11",
             "nvidia-cusparse-cu11",
         ],
+        "board": ["plotly", "starlette", "uvicorn"],  # plotly has the script that draws
         "atari": [  # gymnasium resizes with OpenCV, which needs NumPy 2 from 4.12 on
             "ale-py",
             "opencv-python-headless<4.12",
@@ -97,6 +98,9 @@ setup(
             "opencv-python-headless<4.12",
             "optuna>=4",
             "pettingzoo",
+            "plotly",
+            "starlette",
+            "uvicorn",
             "wandb",
             "nvidia-cuda-nvrtc-cu11==11.8.89",  # also compiles kernels without a GPU
         ],
@@ -111,7 +115,15 @@ setup(
         "mindspore_rl.distribution": "distribution",
     },
     package_data={
-        "mindspore_rl": ["py.typed", "**/*.c", "**/*.cpp", "**/*.cu", "**/*.h"],
+        "mindspore_rl": [
+            "py.typed",
+            "**/*.c",
+            "**/*.cpp",
+            "**/*.cu",
+            "**/*.h",
+            "board/*.html",
+            "board/*.js",
+        ],
         "mindspore_rl.algorithms": ["configs/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },

@@ -53,7 +53,8 @@ class Msrl(Protocol):
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.
 
         Args:
-            values: the arrays of the step, or one NamedTuple of them, which a sample returns.
+            values: the arrays of the step, or one NamedTuple or frozen dataclass of them, which a
+                sample returns.
             keep: records to keep over all environments, the newest `keep // B` of each; 0: records
                 are kept until the next sample.
             into: name of the replay that keeps them, if a program has several.
@@ -235,6 +236,9 @@ class Actor(nn.Cell):
     def act(self, obs: Any, noise: Any) -> Any:
         """Returns the action and other values for the training loop; row b depends on row b only.
 
+        Several values are a tuple, a NamedTuple, a dataclass or a dictionary: the action is
+        the first one, or has this name.
+
         Args:
             obs: `[B, ...]`; `train` may pass further arguments after it, or by name.
             noise: `[B, noise_size]` float32, uniform in [0, 1).
@@ -318,8 +322,8 @@ class Trainer:
         if spec.action_mask and not self.masks_actions:
             raise ConfigError(
                 f"{spec.name} has an action mask, which {type(self).__name__} does not take: train "
-                "ppo, a2c, impala, dqn, qr_dqn, r2d2, discrete_sac or mappo, or leave the mask out "
-                f"by '{spec.name},action_mask=false' (a trainer that takes it says "
+                "ppo, a2c, impala, dqn, qr_dqn, r2d2, discrete_sac, muzero or mappo, or leave the "
+                f"mask out by '{spec.name},action_mask=false' (a trainer that takes it says "
                 "masks_actions = True)"
             )
         self.config = config

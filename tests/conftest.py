@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 
 # Set before anything imports MindSpore.
 os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
@@ -24,7 +25,7 @@ import pytest  # noqa: E402
 from mindspore_rl.platform import interpreter  # noqa: E402
 from tests.one_core import one_core  # noqa: E402
 
-interpreter.leave_out_ascend()
+interpreter.hasten_mindspore()
 
 ONE_CORE = ("compiler", "rl")
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
@@ -53,6 +54,18 @@ def _processes() -> set[psutil.Process]:
 def cells(request: pytest.FixtureRequest) -> str:
     """The cells of a test that holds for both kinds."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five iterations of A2C in this process; tests copy it to change it."""
+    from mindspore_rl.cli import main as cli  # noqa: PLC0415  (only these tests need it)
+
+    run = tmp_path_factory.mktemp("small") / "run"
+    words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
+    words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
+    assert cli.main([*words, "--run-dir", str(run)]) == 0
+    return run
 
 
 @pytest.fixture(scope="module", autouse=True)

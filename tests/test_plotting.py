@@ -13,12 +13,10 @@ from mindspore_rl.trained.curves import curve, find_runs, grouped, spread
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(small_run, tmp_path_factory):
     """A run, a copy with another seed and losses, and a copy that says another policy."""
     folder = tmp_path_factory.mktemp("runs")
-    words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
-    words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
-    assert cli.main([*words, "--run-dir", str(folder / "a")]) == 0
+    shutil.copytree(small_run, folder / "a")
     plan = load_plan(folder / "a")
     other = {"policy": "Central", "environment": "CartPole-v1"}
     for name, changes in (("b", {"config": {**plan.config, "seed": 2}}), ("c", other)):

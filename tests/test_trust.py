@@ -31,7 +31,12 @@ DOOR = {
     ("dataset record", "runs"): ["dataset", "record", "RUN", "DATASET"],
 }
 """Commands that take a run, or make one in a folder, by the argument that names it."""
-DATA_ALONE = {("plot", "runs"), ("train", "replay_dir"), ("train", "dump_graph")}
+DATA_ALONE = {
+    ("plot", "runs"),
+    ("board", "folder"),
+    ("train", "replay_dir"),
+    ("train", "dump_graph"),
+}
 """Commands that run nothing from these."""
 
 

@@ -155,14 +155,21 @@ def plain_run(
     signs = np.random.default_rng(1)
     program = read(trainer)
     reference = Reference(trainer, iterations, keep, snapshot, program.marks, lag)
-    reference.draws = {
-        op.attr["purpose"]: Draws(op.where.line, op.attr["rows"])
-        for op, _ in walk(tuple(program.draft.scope.items))
-        if "purpose" in op.attr and "rows" in op.attr
-    }
+    reference.draws = draws_of(program)
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run
+
+
+def draws_of(program: Any) -> dict[str, Draws]:
+    """Returns the calls of a program, as `build.read` returns it, that draw random numbers."""
+    found = {}
+    for op, _ in walk(tuple(program.draft.scope.items)):
+        if "purpose" in op.attr and "rows" in op.attr:
+            found[op.attr["purpose"]] = Draws(op.where.line, op.attr["rows"])
+        elif op.kind == "permutations":
+            found[op.name] = Draws(op.where.line, op.attr["rounds"])
+    return found
 
 
 def _nudge(trainer: Any) -> None:

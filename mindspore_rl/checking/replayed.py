@@ -1,21 +1,24 @@
 """Compares an asynchronous run with the plain loop that its log of arrivals drives."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, PARAMETERS, Compared, compared
+from mindspore_rl.checking.plain import draws_of
+from mindspore_rl.compiler.frontend.build import read
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import arrivals_log, checkpoint
+from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, Arrived
 from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
-from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE
-from mindspore_rl.runtime.replayed import ReplayedLoop, read_log
+from mindspore_rl.runtime.replayed import Names, ReplayedLoop, State
 
 TOLERANCE = 1e-3
 """Of an entry, relative to itself and to its array's largest: rounding errors grow by updates."""
@@ -23,6 +26,8 @@ TOLERANCE = 1e-3
 
 def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compared]:
     """Runs an asynchronous run again, as the plain loop that its log of arrivals drives.
+
+    A run that was resumed or restarted is run again from its first start on that took batches.
 
     Args:
         run_dir: of the run.
@@ -32,41 +37,51 @@ def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compare
         line of metrics.jsonl the one that does; `iteration` is the number of updates before.
 
     Raises:
-        MsrlError: the run has no log of arrivals from the initial parameters on.
+        MsrlError: the run has no log of arrivals, or the checkpoint with which it begins is gone.
     """
-    plan = _plan(run_dir)
-    log = read_log(run_dir, plan)
+    plan, starts = _starts(run_dir)
     mindspore_device.use()
-    trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
-    per_update = plan.steps_per_update
-    found: list[Compared] = []
     saved = {}
     for path in checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
         arrays, meta = checkpoint.load(path, replay=False)
-        saved[int(meta["env_steps"]) // per_update] = arrays
+        saved[int(meta["env_steps"])] = arrays
+    found: list[Compared] = []
+    reported: list[tuple[int, dict[str, float]]] = []
+    total = sum(len(log.rows) for _, log in starts)
+    made = 0
 
-    def after_update(update: int) -> None:
-        on_update(update, len(log))
-        if update in saved:
-            named = named_parameters(trainer, "state")
+    def after_update(env_steps: int) -> None:
+        on_update(made + len(loop.reported), total)
+        if (there := saved.pop(env_steps, None)) is not None:
+            named = named_parameters(loop.trainer, "state")
             pairs = ((f"{PARAMETERS}{name}", parameter.asnumpy()) for name, parameter in named)
-            found.append(_worst(update, ((n, saved[update][n], value) for n, value in pairs)))
+            rows = ((name, there[name], value) for name, value in pairs)
+            found.append(_worst(made + len(loop.reported), rows))
 
-    loop = ReplayedLoop(trainer, plan, log, after_update)
-    loop.run()
+    state = _first_state(run_dir, starts[0][0].resume)
+    for then, log in starts:
+        trainer = programs.load_trainer(then.algorithm, then.config, spec(then.environment))
+        program = read(trainer)
+        names = Names(draws_of(program), program.draft.locals)
+        loop = ReplayedLoop(trainer, then, log, after_update, names, state)
+        loop.run()
+        state, made = loop.end, made + len(loop.reported)
+        reported += loop.reported
     for line in read_lines(run_dir / METRICS_FILE):
-        update = -(-line["iteration"] * plan.steps_per_iteration // per_update)
-        if "iterations" in line or update > len(loop.reports):
+        steps = line["iteration"] * plan.steps_per_iteration
+        update = next((n for n, (after, _) in enumerate(reported) if after >= steps), None)
+        if "iterations" in line or update is None:
             continue  # one line covers several iterations
-        values, wanted = line["values"], loop.reports[update - 1]
-        names = [name for name in wanted if values.get(name) is not None]
-        if names:
-            rows = ((f"{METRIC}{n}", np.array(values[n]), np.array(wanted[n])) for n in names)
-            found.append(_worst(update, rows))
+        values, wanted = line["values"], reported[update][1]
+        names_there = [name for name in wanted if values.get(name) is not None]
+        if names_there:
+            rows = ((f"{METRIC}{n}", np.array(values[n]), np.array(wanted[n])) for n in names_there)
+            found.append(_worst(update + 1, rows))
     return found
 
 
-def _plan(run_dir: Path) -> Plan:
+def _starts(run_dir: Path) -> tuple[Plan, list[tuple[Plan, Arrived]]]:
+    """Returns a run's plan, and the plans and logs of its starts, all of the run's own files."""
     plan = load_plan(run_dir)
     if plan.arrivals is None or not plan.arrivals.gather:
         raise MsrlError(
@@ -74,12 +89,23 @@ def _plan(run_dir: Path) -> Plan:
             "batches, such as `msrl train ppo --policy SingleLearnerCoarse --schedule "
             "order=asynchronous`. `msrl check` compares synchronous programs with their plain loop"
         )
-    if plan.resume:
+    found = arrivals_log.starts(run_dir)
+    return plan, [
+        (replace(then, algorithm=plan.algorithm, environment=plan.environment), log)
+        for then, log in found
+    ]
+
+
+def _first_state(run_dir: Path, resume: str) -> State | None:
+    """Returns the checkpoint that the first start went on from, if there was one."""
+    if not resume:
+        return None
+    if not Path(resume).is_file():
         raise MsrlError(
-            f"{run_dir} was resumed from {plan.resume}, and the plain loop begins with an "
-            "untrained policy; expected a run from its beginning"
+            f"{run_dir} was resumed from {resume}, which is gone, and there is no log of arrivals "
+            "before it; expected that checkpoint at its place"
         )
-    return plan
+    return checkpoint.load(Path(resume))
 
 
 def _worst(update: int, values: Iterable[tuple[str, np.ndarray, np.ndarray]]) -> Compared:

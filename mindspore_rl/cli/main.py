@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, config, programs
+from mindspore_rl.cli import (
+    board,
+    commands,
+    completion,
+    dataset,
+    listing,
+    predict,
+    replay,
+    sweep,
+)
 from mindspore_rl.cli import check as checking
-from mindspore_rl.cli import commands, completion, dataset, predict, replay, sweep
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
 from mindspore_rl.cli.job_flags import add_options, add_trust
@@ -46,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         _use_utf8()
         argv = sys.argv[1:]
         completion.complete(_parser)
-        interpreter.leave_out_ascend()
+        interpreter.hasten_mindspore()
     prepare_mindspore()
     return _told(partial(_run, argv, below=own))
 
@@ -147,8 +156,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     profiled.set_defaults(run=commands.profile)
 
     _plot_arguments(subparsers)
+    board.add(subparsers)
     _dataset_arguments(subparsers)
 
+    listing.add(subparsers)
     envs = subparsers.add_parser("envs", help="list environments, or check one")
     envs.add_argument("action", choices=("list", "check"))
     envs.add_argument("name", nargs="?", help="environment to check")

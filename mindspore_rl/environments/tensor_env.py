@@ -71,6 +71,13 @@ class LocalEnvironment:
             return {"state": self.state.asnumpy().copy()}
         return self._environment.get_state()
 
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Restores a state from `get_state()`, after a reset."""
+        if self.in_graph:
+            self.state = Tensor(state["state"])
+        else:
+            self._environment.set_state(state)
+
     def picture(self) -> Any:
         """Returns a picture of the first environment, `[H, W, 3]` uint8, if it draws."""
         return None if self.in_graph else self._environment.render(0)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import select
 import sys
@@ -12,19 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl.compiler import pipeline
+from mindspore_rl.compiler.show import picture
 from mindspore_rl.environments import registry
-from mindspore_rl.errors import CheckpointError, ConfigError, JobFailure, MsrlError
+from mindspore_rl.errors import (
+    CheckpointError,
+    ConfigError,
+    JobFailure,
+    MsrlError,
+    StorageError,
+    shortened,
+)
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job, PathName
 from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_job
-from mindspore_rl.plan.plan import save_plan
+from mindspore_rl.plan.plan import GRAPH_FILE, OUTCOME_FILE, save_plan
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
-from mindspore_rl.platform.cache import writing
+from mindspore_rl.platform.cache import write_file, writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import steady
 from mindspore_rl.platform.user_modules import as_recorded
-from mindspore_rl.runtime import checkpoint, profile_recorder, resuming
+from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
 from mindspore_rl.runtime.coordinator import admission, run, wandb
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
@@ -100,6 +109,8 @@ def train(
             config = dataclasses.replace(request.config, env=as_recorded(done))
             request = dataclasses.replace(request, config=config)
         plan, run_dir = _planned(job, request, resume, done)
+        if resumed is not None:
+            arrivals_log.keep(resumed, run_dir, done["env_steps"])
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
@@ -158,8 +169,18 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
             print(f"msrl: {warning}", file=sys.stderr)
         admission.check_descriptors(plan.num_ranks)
         profile_recorder.check(plan)
+        _draw(plan, cut, run_dir)
         write_job(run_dir, request)
     return plan, run_dir
+
+
+def _draw(plan: Any, cut: Any, run_dir: Path) -> None:
+    """Draws the graph, unless the algorithm's own file has no line with an operation."""
+    try:
+        drawn = picture.render_svg(cut, plan)
+    except MsrlError:
+        return
+    write_file(run_dir / GRAPH_FILE, drawn)
 
 
 def tell_left_out(program: Any) -> None:
@@ -252,11 +273,22 @@ def _options(
 
 
 def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
-    """Runs a plan. Returns: the outcome."""
-    outcome = _run_with_restarts(plan, run_dir, options, restarts)
-    if outcome.stopped != "interrupted":
-        check_whole(run_dir, outcome.iterations, outcome.checkpoint)
+    """Runs a plan, and writes how it ended. Returns: the outcome."""
+    try:
+        outcome = _run_with_restarts(plan, run_dir, options, restarts)
+        if outcome.stopped != "interrupted":
+            check_whole(run_dir, outcome.iterations, outcome.checkpoint)
+    except (JobFailure, MsrlError) as failure:
+        with contextlib.suppress(StorageError):
+            _write_outcome(run_dir, "failure", shortened(str(failure)))
+        raise
+    _write_outcome(run_dir, outcome.stopped)
     return outcome
+
+
+def _write_outcome(run_dir: Path, stopped: str, error: str = "") -> None:
+    text = json.dumps({"stopped": stopped, "error": error})
+    write_file(run_dir / OUTCOME_FILE, text + "\n")
 
 
 def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
@@ -321,6 +353,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     except CheckpointError as error:
         print(f"msrl: {error}", file=sys.stderr)
         return plan, options
+    arrivals_log.keep(run_dir, run_dir, done["env_steps"])
     plan = dataclasses.replace(plan, resume=str(path))
     save_plan(plan, run_dir)
     return plan, dataclasses.replace(options, start_steps=done["env_steps"])

@@ -310,7 +310,7 @@ ENDLESS = 10**9
 def main() -> None:
     """Measures fragments: `... RUN_DIRECTORY CORES FRAGMENTS`; with `burn`, only runs them."""
     interpreter.look_last()
-    interpreter.leave_out_ascend()
+    interpreter.hasten_mindspore()
     end_with_parent()
     folder, own = Path(sys.argv[1]), {int(core) for core in sys.argv[2].split(",")}
     names, plan = sys.argv[3].split(","), replace(load_plan(folder), num_iterations=ENDLESS)

@@ -32,12 +32,22 @@ def spent(timeline: Timeline) -> dict[Part, float]:
     """Sums the milliseconds of an iteration by part, averaged over a fragment's replicas."""
     found: dict[Part, float] = defaultdict(float)
     sizes = {fragment.name: len(fragment.shares) for fragment in timeline.plan.fragments}
+    for parts in spent_by_rank(timeline):
+        for part, ms in parts.items():
+            found[part] += ms / sizes[part.fragment]
+    return dict(found)
+
+
+def spent_by_rank(timeline: Timeline) -> list[dict[Part, float]]:
+    """Sums the milliseconds of an iteration by part, for each rank."""
+    found: list[dict[Part, float]] = []
     for spans in timeline.spans:
+        parts: dict[Part, float] = defaultdict(float)
         for span in spans:
             begin, end = max(span.begin, timeline.begin), min(span.end, timeline.end)
-            count = sizes[span.part.fragment] * timeline.iterations
-            found[span.part] += max(end - begin, 0) / count / 1e6
-    return dict(found)
+            parts[span.part] += max(end - begin, 0) / timeline.iterations / 1e6
+        found.append(dict(parts))
+    return found
 
 
 def _inside(plan: Plan, run_dir: Path) -> Inside:

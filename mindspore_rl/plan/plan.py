@@ -16,6 +16,7 @@ from mindspore_rl.platform.cache import write_file
 from mindspore_rl.platform.user_modules import FOLDER, as_recorded, kept, unchanged_environment
 
 PLAN_FILE, JOB_FILE = "plan.json", "job.json"
+GRAPH_FILE, OUTCOME_FILE = "graph.svg", "outcome.json"
 STATE = "env_state"
 """Name of the variable that holds an in-graph environment's state."""
 

@@ -1,19 +1,20 @@
 """Sets MindSpore's device and mode for this process."""
 
 import contextlib
+import ctypes
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import mindspore as ms
 from mindspore.ops import composite
 
-from mindspore_rl.platform.convolution import use_products
+from mindspore_rl.platform import interpreter
 
-# A garbage collection would walk the 600,000 objects of MindSpore's import, and by default every
-# 700 new objects of a compilation start one.
+# Garbage collections need not walk the objects of MindSpore's import.
 gc.freeze()
-gc.set_threshold(50_000, 20, 100)
+interpreter.collect_rarely()
 
 
 def _add(x, y):  # type: ignore[no-untyped-def]
@@ -47,6 +48,21 @@ for _function in (_add, _sub, _mul, _div, _floordiv, _mod):
         getattr(composite, f"augassign{_function.__name__}").register("Tensor", _other)(_function)
 
 
+AVX2 = 0x7
+"""`dnnl_cpu_isa_avx2` of oneDNN's interface."""
+
+
+def _use_fast_convolutions() -> None:
+    """Limits MindSpore's oneDNN to AVX2, unless it has computed before.
+
+    With AVX-512, oneDNN 3.10 takes its reference code for convolutions in MindSpore's layout: 1
+    GFLOP/s, where AVX2's products do 30 to 50. Products of matrices are as fast with either.
+    """
+    path = Path(ms.__file__).parent / "lib" / "libdnnl.so.3"
+    with contextlib.suppress(OSError, AttributeError):  # another version of MindSpore
+        ctypes.CDLL(str(path)).dnnl_set_max_cpu_isa(AVX2)
+
+
 def use(device: str = "CPU", *, compiled: bool = False) -> None:
     """Sets device and mode of this process; the device only once, before anything is computed.
 
@@ -55,6 +71,7 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
             results are reproducible.
         compiled: whether cells run as compiled graphs, instead of operation by operation.
     """
+    _use_fast_convolutions()
     if device == "GPU":
         ms.set_device(device, 0)  # a rank sees only this one; a group would choose another number
     elif ms.get_context("device_target") != device:
@@ -63,7 +80,6 @@ def use(device: str = "CPU", *, compiled: bool = False) -> None:
         # MindSpore's threads would wait for each other at every operator: planning and the plain
         # loop take up to eight times the processor time with them.
         ms.runtime.launch_blocking()
-        use_products()
     mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
     ms.set_context(mode=mode, jit_syntax_level=ms.STRICT)
 

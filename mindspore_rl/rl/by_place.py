@@ -1,6 +1,7 @@
 """Copies of functions that read the fields of records by place: `batch.reward` becomes `batch[2]`.
 
-MindSpore compiles tuples, but no NamedTuple.
+MindSpore compiles tuples, but no NamedTuple and no dataclass. A copy also makes tuples where the
+function makes records, and where it returns a dictionary.
 """
 
 import ast
@@ -9,17 +10,44 @@ import itertools
 import linecache
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 _NUMBERS = itertools.count()
 """Numbers of the functions made here. MindSpore keeps what it parsed by `__name__` and `id`, and a
 new function may have the `id` of an old one."""
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A result whose parts have names.
+
+    Attributes:
+        kind: a NamedTuple class, a dataclass, `dict`, or `tuple` for a tuple in or of such.
+        parts: the names, each with what is named in it, if anything is.
+    """
+
+    kind: Any
+    parts: tuple[tuple[str, "Named | None"], ...]
+
+    @property
+    def has_names(self) -> bool:
+        """Whether it is more than a tuple."""
+        return self.kind is not tuple or any(part and part.has_names for _, part in self.parts)
+
+    @property
+    def form(self) -> Form:
+        """Its form as a record."""
+        if self.kind is tuple:
+            return ()
+        return tuple((name, part.form if part else ()) for name, part in self.parts)
 
 
 def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
@@ -40,7 +68,7 @@ def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
         return function
     try:
         given = inspect.signature(function).bind(*forms).arguments
-        return _copy(function, given)
+        return _copy(function, given)[0]
     except (TypeError, OSError, SyntaxError) as error:
         name = getattr(function, "__qualname__", function)
         raise ProgramError(
@@ -49,7 +77,25 @@ def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
         ) from error
 
 
-def _copy(function: Callable, forms: dict[str, Form]) -> Callable:
+def with_tuples(function: Callable) -> Callable:
+    """Makes a function that returns tuples from one that returns records or dictionaries."""
+    return _copy(function, {})[0]
+
+
+def named_result(function: Callable) -> Named | None:
+    """Finds the names of the parts of a function's result, if it returns a record or a dictionary.
+
+    Raises:
+        ProgramError: its returns give results with other names.
+    """
+    try:
+        return _copy(function, {})[1]
+    except (OSError, TypeError, SyntaxError):  # no source
+        return None
+
+
+def _copy(function: Callable, forms: dict[str, Form]) -> tuple[Callable, Named | None]:
+    """Copies a function. Returns: the copy, and what is named in its result."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
     lines, first = inspect.getsourcelines(inner)
     reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first)
@@ -60,7 +106,7 @@ def _copy(function: Callable, forms: dict[str, Form]) -> Callable:
     copy = made_from(lines, first, inner, free)
     copy.__defaults__, copy.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
     owner = getattr(function, "__self__", None)
-    return copy if owner is None else types.MethodType(copy, owner)
+    return (copy if owner is None else types.MethodType(copy, owner)), reader.result
 
 
 def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> Any:
@@ -117,11 +163,15 @@ class _Fields(ast.NodeVisitor):
     Attributes:
         file: the file of the function.
         copies: the copies of those functions, by their names in the copy of this one.
+        result: what is named in the function's result, if anything is.
     """
 
     def __init__(self, function: Any, forms: dict[str, Form], file: str, first: int) -> None:
         self.function, self.forms, self.file, self.first = function, dict(forms), file, first
         self.copies: dict[str, Callable] = {}
+        self.result: Named | None = None
+        self._named: dict[str, Named] = {}
+        self._results: dict[ast.AST, Named | None] = {}
         self._edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
 
     def edited(self, lines: list[str]) -> list[str]:
@@ -136,14 +186,63 @@ class _Fields(ast.NodeVisitor):
         """Returns the form of an expression."""
         if isinstance(node, ast.Attribute):
             return dict(self.form(node.value)).get(node.attr, ())
+        if isinstance(node, ast.Call):
+            named = self.named(node)
+            return named.form if named else ()
         return self.forms.get(node.id, ()) if isinstance(node, ast.Name) else ()
+
+    def named(self, node: ast.AST | None) -> Named | None:
+        """Returns what is named in the value of an expression: a record that is made here."""
+        if isinstance(node, ast.Name):
+            return self._named.get(node.id)
+        if isinstance(node, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in node.elts):
+            return Named(tuple, tuple((str(i), self.named(e)) for i, e in enumerate(node.elts)))
+        if not isinstance(node, ast.Call):
+            return None
+        callee = self._value(node.func)
+        if is_record_class(callee):
+            given = dict(zip(in_order(callee), node.args, strict=False))
+            given |= {str(item.arg): item.value for item in node.keywords}
+            names = fields_of(callee)
+            return Named(callee, tuple((name, self.named(given.get(name))) for name in names))
+        if node not in self._results:
+            written = _is_written(callee) and callee is not self.function
+            self._results[node] = named_result(callee) if written else None
+        return self._results[node]
+
+    def _find_result(self, node: ast.FunctionDef) -> None:
+        """Finds what is named in the function's result; makes tuples of the dictionaries in it."""
+        found = []
+        for part in _returns(node):
+            if not isinstance(part.value, ast.Dict):
+                named = self.named(part.value)
+                found.append(named if named and named.has_names else None)
+                continue
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in part.value.keys]
+            if not keys or not all(isinstance(key, str) for key in keys):
+                self.fail(part, "a dictionary with other keys than words", "write its keys out")
+            values = part.value.values
+            parts = zip(map(str, keys), map(self.named, values), strict=True)
+            found.append(Named(dict, tuple(parts)))
+            self._edits.append((_start(part.value), _start(values[0]), "("))
+            for value, following in itertools.pairwise(values):
+                self._edits.append((_end(value), _start(following), ", "))
+            self._edits.append((_end(values[-1]), _end(part.value), ",)"))
+        if any(result != found[0] for result in found):
+            hint = "let all its returns give results with the same names"
+            self.fail(node, f"`{node.name}`, whose results have other names,", hint)
+        self.result = found[0] if found else None
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
         """Reads the body: copies of a record's name are followed."""
         self.owner = (node.args.posonlyargs + node.args.args)[:1]
         for part in ast.walk(node):
             if isinstance(part, ast.Assign) and (form := self.form(part.value)):
-                self.forms |= {t.id: form for t in part.targets if isinstance(t, ast.Name)}
+                names = [t.id for t in part.targets if isinstance(t, ast.Name)]
+                self.forms |= dict.fromkeys(names, form)
+                if named := self.named(part.value):
+                    self._named |= dict.fromkeys(names, named)
+        self._find_result(node)
         stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_store(n)]
         stored += [n.arg for n in ast.walk(node) if isinstance(n, ast.arg)]
         for name, form in self.forms.items():
@@ -167,12 +266,15 @@ class _Fields(ast.NodeVisitor):
         forms = [self.form(arg) for arg in node.args]
         named = {item.arg: self.form(item.value) for item in node.keywords if item.arg}
         callee = self._value(node.func)
-        written = inspect.isfunction(inspect.unwrap(getattr(callee, "__func__", callee)))
-        if any((*forms, *named.values())) and written and not _of_mindspore(callee):
+        if is_record_class(callee):
+            name = f"{callee.__name__}_by_place_{len(self.copies)}"
+            self.copies[name] = _maker(callee, inspect.unwrap(self.function))
+            self._edit(node.func, node.func, name)
+        elif _is_written(callee) and (any((*forms, *named.values())) or self.named(node)):
             known = inspect.unwrap(getattr(callee, "__func__", callee))
             name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
             given = inspect.signature(callee).bind(*forms, **named).arguments
-            self.copies[name] = _copy(callee, given)
+            self.copies[name] = _copy(callee, given)[0]
             self._edit(node.func, node.func, name)
 
     def _value(self, node: ast.AST) -> Any:
@@ -187,11 +289,7 @@ class _Fields(ast.NodeVisitor):
         return {**inner.globals, **inner.nonlocals}.get(node.id)
 
     def _edit(self, one: Any, other: Any, text: str, after: bool = False) -> None:
-        line, column = (
-            (one.end_lineno, one.end_col_offset) if after else (one.lineno, one.col_offset)
-        )
-        end = other.end_lineno - 1, other.end_col_offset
-        self._edits.append(((line - 1, column), end, text))
+        self._edits.append((_end(one) if after else _start(one), _end(other), text))
 
     def fail(self, node: Any, what: str, hint: str) -> NoReturn:
         """Raises an error with the line of a node."""
@@ -200,9 +298,42 @@ class _Fields(ast.NodeVisitor):
         )
 
 
+def _maker(kind: Any, like: Callable) -> Callable:
+    """Makes a function that returns the fields of a record as a tuple, from the same arguments."""
+    names, places = fields_of(kind), in_order(kind)
+    named = [name for name in names if name not in places]
+    known = defaults_of(kind)
+    texts = [f"{name}=None" if name in known else name for name in (*places, *named)]
+    texts[len(places) :] = ["*", *texts[len(places) :]] if named else []
+    lines = [f"def tupled({', '.join(texts)}):\n", f"    return ({', '.join(names)},)\n"]
+    made = made_from(lines, 1, getattr(like, "__func__", like), {})
+    made.__defaults__ = tuple(known[name] for name in places if name in known)
+    made.__kwdefaults__ = {name: known[name] for name in named if name in known}
+    return made
+
+
+def _returns(function: ast.AST) -> Iterator[ast.Return]:
+    """Yields the returns of a function, without those of functions in it."""
+    for part in ast.iter_child_nodes(function):
+        if isinstance(part, ast.Return):
+            yield part
+        elif not isinstance(part, (ast.FunctionDef, ast.Lambda)):
+            yield from _returns(part)
+
+
+def _start(node: Any) -> tuple[int, int]:
+    return node.lineno - 1, node.col_offset
+
+
+def _end(node: Any) -> tuple[int, int]:
+    return node.end_lineno - 1, node.end_col_offset
+
+
 def _is_store(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
 
 
-def _of_mindspore(function: Any) -> bool:
-    return str(function.__module__).partition(".")[0] == "mindspore"
+def _is_written(function: Any) -> bool:
+    """Returns whether a value is a function or method that is no part of MindSpore."""
+    known = inspect.unwrap(getattr(function, "__func__", function))
+    return inspect.isfunction(known) and str(known.__module__).partition(".")[0] != "mindspore"

@@ -20,6 +20,7 @@ from mindspore.communication import get_group_size
 from mindspore_rl.rl.by_place import Form, by_place
 from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.random import UNIT
+from mindspore_rl.rl.records import is_record, made_of, values_of
 
 NUMBERS = {"float": float32, "int": int32, "bool": bool_}
 """Types of Python's numbers in cells."""
@@ -220,23 +221,29 @@ def settle(value: Any) -> None:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Returns the arrays in nested tuples, flattened."""
-    if isinstance(value, (tuple, list)):
-        return [leaf for part in value for leaf in leaves(part)]
-    return [value]
+    """Returns the arrays in nested tuples, records and dictionaries, flattened."""
+    parts = _parts(value)
+    return [value] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
 
-def is_record(value: Any) -> bool:
-    """Returns whether a value is a NamedTuple."""
-    return isinstance(value, tuple) and hasattr(value, "_fields")
+def _parts(value: Any) -> tuple[Any, ...] | None:
+    """Returns the parts of a tuple, a list, a record or a dictionary; None for anything else."""
+    if isinstance(value, dict):
+        return tuple(value.values())
+    if is_record(value):
+        return values_of(value)
+    return tuple(value) if isinstance(value, (tuple, list)) else None
 
 
 def put_into(form: Any, arrays: Iterator[Any]) -> Any:
     """Arrays in the order of `leaves`, in the nested tuples and records of another value."""
-    if isinstance(form, (tuple, list)):
-        parts = [put_into(part, arrays) for part in form]
-        return type(form)(*parts) if is_record(form) else tuple(parts)
-    return next(arrays)
+    parts = _parts(form)
+    if parts is None:
+        return next(arrays)
+    made = tuple([put_into(part, arrays) for part in parts])
+    if isinstance(form, dict):
+        return dict(zip(form, made, strict=True))
+    return made_of(type(form), made) if is_record(form) else made
 
 
 class GatherAndReduce(nn.Cell):

@@ -19,13 +19,13 @@ from mindspore_rl.api import bound_to_act
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import operators, random
 from mindspore_rl.rl.operators import (
-    is_record,
     leaves,
     minibatch_rows,
     put_into,
     reduce_samples,
     take_rows,
 )
+from mindspore_rl.rl.records import is_record
 
 
 class Environments(Protocol):
@@ -123,7 +123,9 @@ class PlainLoop(ABC):
 
     def begun(self, site: str) -> np.ndarray:
         """Returns how often the loop over minibatches at a site has begun, 0-d int32."""
-        return np.array(self._begun.get(site, 0), np.int32)
+        known = self.draws.get(site)
+        before = self.numbers.start * known.rows if known else 0
+        return np.array(self._begun.get(site, before), np.int32)
 
     # ---- environment, actor, replay --------------------------------------------------------
 

@@ -23,14 +23,15 @@ from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import (
     gradient_function,
-    is_record,
     leaves,
     to_array,
 )
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
 from mindspore_rl.rl.random import below
+from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
+from mindspore_rl.runtime.replay_segments import put
 
 
 class Kept:
@@ -59,12 +60,27 @@ class Kept:
             pairs = zip(shapes, values, strict=True)
             self.columns = [np.zeros(shape, value.dtype) for shape, value in pairs]
             self.weights = np.zeros(shapes[0][:2], np.int64)
-        at = self.inserted[places] % capacity, np.arange(len(self.inserted))[places]
+        if len(self.columns) > len(values):
+            self.weights, self.by_priority = self.columns.pop(), True
+        at = self.inserted[places] % len(self.weights), np.arange(len(self.inserted))[places]
         largest = self.weights[:, places].max(0)
         for column, value in zip(self.columns, values, strict=True):
             column[at] = value
         self.weights[at] = np.where(largest > 0, largest, ONE)
         self.inserted[places] += 1
+
+    def take(self, columns: list[np.ndarray], inserted: np.ndarray, capacity: int) -> None:
+        """Goes on with the records of a checkpoint, whose last column may hold the weights."""
+        before = len(columns[0])
+        now = np.minimum(inserted, before) if capacity > before else inserted
+        numbers = inserted - np.minimum(inserted, before) + np.arange(before)[:, None]
+        rows, lanes = numbers % before, np.arange(len(inserted))
+        numbers = np.where(numbers < inserted, numbers - (inserted - now), -1)
+        for column in columns:
+            self.columns.append(np.zeros((capacity, *column.shape[1:]), column.dtype))
+            put(self.columns[-1], column[rows, lanes], numbers, now)
+        filled = np.arange(capacity)[:, None] < now
+        self.weights, self.inserted = np.where(filled, ONE, 0), now.copy()
 
     def draw(self, noise: np.ndarray, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
         """Draws records, see `api.Msrl.replay_sample`; noise `[B, 2 k]`."""

@@ -7,19 +7,31 @@ run follows from the algorithm and the log.
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, ops
 
-from mindspore_rl.plan.plan import Plan
-from mindspore_rl.rl.operators import is_record, leaves, put_into, to_array
-from mindspore_rl.rl.parameters import named_parameters
-from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.plan import STATE, Plan
+from mindspore_rl.rl.operators import leaves, put_into, to_array
+from mindspore_rl.rl.parameters import named_parameters, set_parameter
+from mindspore_rl.rl.records import is_record
+from mindspore_rl.runtime import resuming
+from mindspore_rl.runtime.arrivals_log import Arrived
+from mindspore_rl.runtime.plain_state import (
+    Names,
+    State,
+    begin_of,
+    counted,
+    records_of,
+    set_variables,
+)
 from mindspore_rl.runtime.reference import Reference
 
 ENDLESS = 1 << 60
@@ -27,17 +39,32 @@ ENDLESS = 1 << 60
 
 
 class ReplayedLoop(Reference):
-    """The learner's loop of an asynchronous run.
+    """The learner's loop of one start of an asynchronous run.
 
     Args:
         trainer: the algorithm.
-        plan: of the run.
-        log: int64 `[updates, messages, 3]`, see `ARRIVALS_FILE`.
-        after_update: called with the number of updates made, before the first and after each.
+        plan: of the start.
+        log: of the start.
+        after_update: called with the environment steps done, before the first update and after
+            each.
+        names: of the program.
+        begin: the state before the first update; None: that of an untrained policy.
+
+    Attributes:
+        reported: environment steps after each update, and the metrics that it reported.
+
+    Raises:
+        MsrlError: the plain loop cannot begin with this state.
     """
 
     def __init__(
-        self, trainer: Any, plan: Plan, log: np.ndarray, after_update: Callable[[int], None]
+        self,
+        trainer: Any,
+        plan: Plan,
+        log: Arrived,
+        after_update: Callable[[int], None],
+        names: Names,
+        begin: State | None = None,
     ) -> None:
         assert plan.arrivals is not None
         sender, learner = (
@@ -46,40 +73,110 @@ class ReplayedLoop(Reference):
         )
         batch = range(learner.shares[-1][1])
         past = _Past(self, trainer.spec, len(batch))
-        super().__init__(trainer, len(log), environment=past, env_indices=batch)
-        self._log, self._after_update = log, after_update
+        super().__init__(trainer, 0, environment=past, env_indices=batch)
+        self._plan, self._log, self._after_update, self._names = plan, log.rows, after_update, names
+        self.draws = names.draws
+        self._first_steps = resuming.counted_from(begin[1], plan)[1] if begin else 0
+        self._first = self._first_steps // plan.steps_per_update
+        self.numbers = range(self._first, self._first + len(self._log))
+        if begin:
+            self._take(*begin)
         scope = next(message.parameters for message in plan.messages if message.parameters)
         self._acting = named_parameters(trainer, scope)
         self._kept_versions: dict[int, list[np.ndarray]] = {}
         self.batch: list[_Turn] = []
+        self.reported: list[tuple[int, dict[str, float]]] = []
         self._inserts: list[tuple[list[np.ndarray], int, str]] = []
-        steps = plan.steps_per_update
-        self._actors = [_Actor(trainer, range(*share), steps) for share in sender.shares]
+        self._actors = []
+        for worker, share in enumerate(sender.shares):
+            own = self._log[self._log[..., 0] == worker]
+            first = int(own[:, 1].min()) if len(own) else 0
+            actor = _Actor(trainer, range(*share), first, names)
+            if begin:
+                actor.begin = begin_of(begin, plan, names.carried, slice(*share))
+                actor._kept = records_of(begin, plan, slice(*share))
+            self._actors.append(actor)
 
     def run(self) -> None:
         """Runs the training loop to the end of the log."""
         try:
             super().run()
+            self.end = self._state_at_end()
         finally:
             for actor in self._actors:
                 actor.end()
 
+    def steps_after(self, updates: int) -> int:
+        """Returns the environment steps that are done after a number of updates of the run."""
+        return self._first_steps + (updates - self._first) * self._plan.steps_per_update
+
     def iterations(self) -> Iterator[int]:
         for update in super().iterations():
-            self._after_update(update)
+            self._after_update(self.steps_after(update))
             newest = self._kept_versions[update] = self.versions[-1]
             self.batch = []
-            for worker, iteration, version in self._log[update].tolist():
+            place = update - self._first
+            for worker, iteration, version in self._log[place].tolist():
                 self._set(self._kept_versions[version])
-                self.batch.append(self._actors[worker].act(iteration, version))
+                steps = self.steps_after(version)
+                self.batch.append(self._actors[worker].act(iteration, steps))
             self._set(newest)
-            used = self._log[update + 1 :, :, 2]
+            used = self._log[place + 1 :, :, 2]
             oldest = int(used.min()) if used.size else update
             for version in [v for v in self._kept_versions if v < oldest]:
                 del self._kept_versions[version]
             yield update
             self._write_inserts()
-        self._after_update(self.numbers.stop)
+            metrics = {name: value for report in self.reports for name, value in report.items()}
+            self.reported.append((self.steps_after(update + 1), metrics))
+            self.reports.clear()
+        self._after_update(self.steps_after(self.numbers.stop))
+
+    def env_steps(self) -> Tensor:
+        return Tensor(np.float32(self.steps_after(self._iteration)))
+
+    # ---- the states before and after -----------------------------------------------------------
+
+    def _take(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Begins with the parameters and records of a state."""
+        carried = self._names.carried
+        for name in (name for name, value in self._plan.carried.items() if value.axis is None):
+            if name == STATE:
+                continue
+            if (site := counted(carried[name])) is None:
+                raise MsrlError(
+                    f"the loop carries {carried[name]} from one iteration to the next, which is no "
+                    "value of each environment, so that the plain loop cannot begin with a "
+                    "checkpoint; expected a run from its beginning without restarts"
+                )
+            self._begun[site] = int(arrays[f"variables/{name}"])
+        for name, parameter in named_parameters(self.trainer, "state"):
+            set_parameter(parameter, arrays[f"parameters/{name}"])
+        self._kept = records_of((arrays, meta), self._plan, slice(None))
+
+    def _state_at_end(self) -> State:
+        """Returns the state after the last update, between two iterations of each actor."""
+        plan, steps = self._plan, self.steps_after(self.numbers.stop)
+        arrays = {
+            f"parameters/{n}": to_array(p) for n, p in named_parameters(self.trainer, "state")
+        }
+        for name, kept in self._kept.items():
+            arrays |= kept.state(name)
+        parts = [actor.state(self._names.carried, plan) for actor in self._actors]
+        for name in parts[0]:
+            value = plan.carried.get(name.removeprefix("variables/"))
+            axis = value.axis if value and name.startswith("variables/") else 0
+            arrays[name] = np.concatenate([part[name] for part in parts], axis or 0)
+        for name, source in self._names.carried.items():
+            if name in plan.carried and (site := counted(source)) is not None:
+                arrays[f"variables/{name}"] = self.begun(site)
+        meta = {
+            "num_envs": plan.num_envs,
+            "iteration": steps // plan.steps_per_iteration,
+            "env_steps": steps,
+            "steps_per_iteration": plan.steps_per_iteration,
+        }
+        return {name: np.array(value) for name, value in arrays.items()}, meta
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
         return joined([turn.acted.pop(0) for turn in self.batch])
@@ -150,32 +247,52 @@ class _Turn:
 class _Actor(Reference):
     """An actor's loop, in a thread of its own that runs only while `act` waits for it.
 
+    Args:
+        trainer: the algorithm.
+        env_indices: the actor's environments.
+        first: number of its first iteration.
+        names: of the program.
+
     Attributes:
-        learned: what `agent_learn` returned last in the learner's loop.
+        begin: its part of the state to begin with: that of its environments and the loop's
+            variables, by their names in the source.
+        learned: what `agent_learn` returned last in the learner's loop; only its form matters.
     """
 
-    def __init__(self, trainer: Any, env_indices: range, steps_per_update: int) -> None:
-        super().__init__(trainer, ENDLESS, env_indices=env_indices)
+    def __init__(self, trainer: Any, env_indices: range, first: int, names: Names) -> None:
+        super().__init__(trainer, 0, env_indices=env_indices)
+        self.numbers, self.draws = range(first, ENDLESS), names.draws
         self._made = _Turn(env_indices)
+        self.begin: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
         self.learned: Any = None
-        self._steps_per_update, self._version = steps_per_update, 0
+        self._steps_done, self._between = 0, False
+        self._loop: FrameType | None = None
         self._turn, self._done = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._ended = False
         self._thread = threading.Thread(target=self._main, daemon=True)
 
-    def act(self, iteration: int, version: int) -> _Turn:
+    def act(self, iteration: int, env_steps: int) -> _Turn:
         """Acts for an iteration, with the parameters that the trainer has now."""
-        self._version = version
-        if not self._thread.is_alive():
-            self._thread.start()
-            self._wait()
-        else:
-            self._go()  # to the end of the iteration before
-        self._made = _Turn(self._made.env_indices)
-        self._go()
+        self._finish()
         assert self._iteration == iteration, (self._iteration, iteration)
+        self._made = _Turn(self._made.env_indices)
+        self._steps_done = env_steps
+        self._between = False
+        self._go()
         return self._made
+
+    def state(self, carried: Mapping[str, str], plan: Plan) -> dict[str, np.ndarray]:  # type: ignore[override]
+        """Returns the arrays of a checkpoint that are of these environments."""
+        self._finish()
+        assert self._loop is not None
+        state = self.environment.get_state() or {}
+        found = {f"environment/{name}": value for name, value in state.items()}
+        variables = dict(self._loop.f_locals)
+        for name, value in plan.carried.items():
+            if name != STATE and value.axis is not None:
+                found[f"variables/{name}"] = to_array(eval(carried[name], {}, variables))
+        return found
 
     def end(self) -> None:
         """Ends the thread and closes the environments."""
@@ -185,7 +302,14 @@ class _Actor(Reference):
             self._thread.join()
 
     def iterations(self) -> Iterator[int]:
+        self._loop = sys._getframe(1)
+        environment, variables = self.begin
+        if environment:
+            self.environment.set_state(environment)
+        if variables:
+            set_variables(self._loop, variables)
         for iteration in super().iterations():
+            self._between = True
             self._pause()
             yield iteration
 
@@ -202,11 +326,16 @@ class _Actor(Reference):
         super().replay_insert(*values, keep=keep, into=into)
 
     def env_steps(self) -> Tensor:
-        return Tensor(np.float32(self._version * self._steps_per_update))
+        return Tensor(np.float32(self._steps_done))
 
     def agent_learn(self, *args: Any) -> Any:
         self._pause()
+        if self.learned is None:  # nothing was learnt since the checkpoint: a result of this form
+            self.learned = super().agent_learn(*args)
         return self.learned
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Leaves the metrics to the learner."""
 
     def update(self, method: Callable, *args: Any) -> None:
         """Leaves updates to the learner."""
@@ -228,6 +357,14 @@ class _Actor(Reference):
         if self._ended:
             raise _Ended
 
+    def _finish(self) -> None:
+        """Comes to the end of the iteration before, or to the first one."""
+        if not self._thread.is_alive():
+            self._thread.start()
+            self._wait()
+        while not self._between:
+            self._go()
+
     def _go(self) -> None:
         self._turn.release()
         self._wait()
@@ -245,16 +382,7 @@ class _Ended(BaseException):
 def joined(parts: list[Any]) -> Any:
     """Concatenates nested tuples or records of arrays, each along its first axis."""
     first = parts[0]
-    if isinstance(first, (tuple, list)) or is_record(first):
+    if isinstance(first, (tuple, list, dict)) or is_record(first):
         columns = zip(*(leaves(part) for part in parts), strict=True)
         return put_into(first, map(joined, map(list, columns)))
     return Tensor(np.concatenate([to_array(part) for part in parts]))
-
-
-def read_log(run_dir: Path, plan: Plan) -> np.ndarray:
-    """Returns a run's log of arrivals, see `ARRIVALS_FILE`."""
-    assert plan.arrivals is not None
-    rows = np.fromfile(run_dir / ARRIVALS_FILE, np.int64)
-    messages = plan.arrivals.gather * plan.arrivals.consumers
-    size = 3 * messages
-    return rows[: len(rows) // size * size].reshape(-1, messages, 3)

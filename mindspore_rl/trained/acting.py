@@ -15,6 +15,7 @@ from mindspore_rl.datasets.windows import blank_transitions, blank_windows
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import trainable
+from mindspore_rl.rl.records import fields_of, is_record, made_of, values_of
 from mindspore_rl.runtime.plain_loop import Environments, PlainLoop
 
 
@@ -55,7 +56,7 @@ class Acting(PlainLoop):
         self._zeros: dict[tuple, tuple] = {}
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
-        """Replaces the action, the first result of `act`, by the greedy action."""
+        """Replaces the action in the result of `act` by the greedy action."""
         if self._asked is not None:
             self._asked(*args, **named)
         acted = super().agent_act(*args, **named)
@@ -71,8 +72,7 @@ class Acting(PlainLoop):
                 f"({error}): give it the parameters of act but noise, or play with --sample"
             ) from error
         found = greedily(*bound.args, **bound.kwargs)
-        action = found[0] if isinstance(found, tuple) else found
-        return (action, *acted[1:]) if isinstance(acted, tuple) else action
+        return with_action(acted, found[0] if isinstance(found, tuple) else found)
 
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._env_steps))
@@ -122,3 +122,14 @@ class Acting(PlainLoop):
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Does nothing: metrics are those of learning."""
+
+
+def with_action(acted: Any, action: Any) -> Any:
+    """Replaces the action in a result of `act`: the part with this name, else the first one."""
+    if is_record(acted):
+        names = fields_of(type(acted))
+        parts = dict(zip(names, values_of(acted), strict=True))
+        return made_of(type(acted), with_action(parts, action).values())
+    if isinstance(acted, dict):
+        return acted | {"action" if "action" in acted else next(iter(acted)): action}
+    return (action, *acted[1:]) if isinstance(acted, tuple) else action

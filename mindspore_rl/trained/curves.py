@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.errors import MsrlError, install
-from mindspore_rl.plan.plan import PLAN_FILE, load_plan
+from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
 
@@ -161,11 +161,15 @@ def curve(run: Path, metric: str, over: str) -> Curve:
         raise MsrlError(f"{path} has no {metric}; it has {', '.join(sorted(names - set(AXES)))}")
     x, y = np.array(points).reshape(-1, 2).T
     order = np.argsort(x, kind="stable")  # evaluations are recorded as they are done
-    plan = load_plan(run)
+    return curve_of(load_plan(run), x[order], y[order])
+
+
+def curve_of(plan: Plan, x: np.ndarray, y: np.ndarray) -> Curve:
+    """Returns points of a run, with what tells it from other runs."""
     workers = f", {plan.workers} workers" if plan.workers > 1 else ""
     kind = f"{plan.algorithm['name']} on {plan.environment}, {plan.policy}{workers}"
     config = {key: value for key, value in plan.config.items() if key not in ("seed", "env")}
-    return Curve(kind, config, x[order], y[order])
+    return Curve(kind, config, x, y)
 
 
 def grouped(curves: list[Curve]) -> dict[str, list[Curve]]:

@@ -22,7 +22,7 @@ LEAST_PRIORITY = 19
 def main(run_dir: str, folder: str, episodes: str) -> None:
     """Evaluates the checkpoints in a folder, the newest first, until the process is ended."""
     interpreter.look_last()
-    interpreter.leave_out_ascend()
+    interpreter.hasten_mindspore()
     _give_way()
     while True:
         found = checkpoint.list_checkpoints(Path(folder))

@@ -121,18 +121,6 @@ def test_a_list_of_steps_is_told_to_be_the_replay(tmp_path):
         build_with(tmp_path, memory, loop="memory.append(Pair(obs, reward))")
 
 
-def test_a_dictionary_from_act_is_told_with_what_to_write(tmp_path):
-    program = "class Named(Act):\n    def act(self, obs, noise):\n        return {'action': obs}"
-    changed = [
-        ("class Learn", f"{program}\n\nclass Learn"),
-        ("Act(net), Learn", "Named(net), Learn"),
-    ]
-    with pytest.raises(ProgramError, match=r"`Named.act` \(line 9\)") as caught:
-        build_with(tmp_path, changed)
-    assert "name its parts here: action = msrl.agent_act(obs)" in str(caught.value)
-    assert str(caught.value).count("is not supported here") == 1
-
-
 READ = {
     "append": "xs = []\nfor x in (reward, target):\n    xs.append(x)\ntarget = xs[1]",
     "append by index": "xs = []\nfor i in range(2):\n    xs.append(reward * i)\ntarget = xs[1]",

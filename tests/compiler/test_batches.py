@@ -2,21 +2,26 @@
 
 import dataclasses
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_rl import programs
+from mindspore_rl.checking.plain import draws_of
+from mindspore_rl.checking.replayed import replay
+from mindspore_rl.compiler.frontend.build import read
 from mindspore_rl.compiler.pipeline import analyse, prepare
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import PolicyError
+from mindspore_rl.errors import MsrlError, PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.rl.parameters import named_parameters
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import arrivals_log, checkpoint
+from mindspore_rl.runtime.arrivals_log import Arrived, read_log
 from mindspore_rl.runtime.rank.leases import Leases
-from mindspore_rl.runtime.replayed import ReplayedLoop, read_log
+from mindspore_rl.runtime.replayed import Names, ReplayedLoop
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 from tests.compiler.test_arrival import SMALL
@@ -31,6 +36,14 @@ RECORDS = {
     "learning_starts": 0,
     "num_steps": 4,
     "hidden": (8,),
+}
+SEQUENCES = {
+    "replay_size": 60,
+    "batch_size": 6,
+    "learning_starts": 0,
+    "num_steps": 4,
+    "learnt_steps": 4,
+    "burn_in": 2,
 }
 
 
@@ -70,7 +83,7 @@ def shuffled(monkeypatch):
 def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path, shuffled):
     job = request(algorithm, workers, 6, gather=gather, staleness=3)
     plan, arrays = run(job, tmp_path)
-    log = read_log(tmp_path, plan)
+    log = read_log(tmp_path, plan).rows
     otherwise = dataclasses.replace(plan, fragments=plan.fragments[::-1])  # the learner comes first
     assert plan.steps_per_update == otherwise.steps_per_update == gather * 6 // workers * 4
     assert len({tuple(batch[:, 0]) for batch in log}) > 1, "the order of arrival varies"
@@ -85,7 +98,7 @@ def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp
     """Each learns from batches of its own actors, and both make the same updates."""
     job = request(algorithm, 4, 8, policy=LEARNERS, gather=gather, staleness=3)
     plan, arrays = run(job, tmp_path)
-    log = read_log(tmp_path, plan)
+    log = read_log(tmp_path, plan).rows
     assert plan.steps_per_update == 2 * gather * 2 * 4
     assert log.shape == (3 * 8 * 4 // plan.steps_per_update, 2 * gather, 3)
     own = log[:, :, 0] // 2
@@ -113,7 +126,7 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp
     """Fast workers have several records in a batch, so that lanes have different numbers."""
     job = request(algorithm, 3, 6, 12, config=RECORDS | config, staleness=6)
     plan, arrays = run(job, tmp_path)
-    log = read_log(tmp_path, plan)
+    log = read_log(tmp_path, plan).rows
     assert any(len(set(batch[:, 0])) < 3 for batch in log), "a worker has several"
     inserted = arrays["counters/inserted"]
     assert len(set(inserted)) > 1
@@ -141,6 +154,44 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
         np.testing.assert_allclose(*(end[name] for end in ends), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "config", "first", "then"),
+    quick(
+        [
+            ("ppo", {}, {"workers": 3, "gather": 2}, {"workers": 2, "gather": 1}),
+            ("dqn", RECORDS | {"priority": 0.6, "n_step": 2}, {"workers": 3}, {"workers": 2}),
+            ("r2d2", SEQUENCES, {"workers": 2}, {"workers": 3}),
+        ],
+        0,
+        1,
+    ),
+)
+def test_a_resumed_run_is_the_plain_loop_of_all_its_logs(
+    algorithm, config, first, then, tmp_path, shuffled
+):
+    """With other workers; from its beginning, or without that from the checkpoint on."""
+    config = config or SMALL[algorithm]
+    run(request(algorithm, num_envs=6, config=config, iterations=4, **first), tmp_path / "before")
+    last = sorted((tmp_path / "before" / "checkpoints").glob("*"))[-1]
+    job = request(algorithm, num_envs=6, config=config, iterations=8, staleness=4, **then)
+    job = dataclasses.replace(job, resume=str(last))
+    plan, _ = prepare(job, tmp_path / "later")
+    arrivals_log.keep(tmp_path / "before", tmp_path / "later", checkpoint.look(last)["env_steps"])
+    inproc._run(plan, tmp_path / "later")
+    (tmp_path / "later" / "metrics.jsonl").touch()
+    starts = arrivals_log.starts(tmp_path / "later")
+    assert [log.env_steps for _, log in starts] == [0, plan.last_step // 2]
+    for _ in range(2):
+        (found,) = replay(tmp_path / "later", lambda done, total: None)
+        assert found.iteration == sum(len(log.rows) for _, log in starts)
+        assert found.far < 1e-2, found  # 1e-5 of an entry
+        shutil.rmtree(tmp_path / "later" / "before", ignore_errors=True)
+        starts = starts[1:]
+    last.unlink()
+    with pytest.raises(MsrlError, match="was resumed from .*, which is gone"):
+        replay(tmp_path / "later", lambda done, total: None)
+
+
 def across(folder, by, policy, workers, num_envs, count=12):
     """A request for a job that draws from the records of all environments together."""
     insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
@@ -161,7 +212,7 @@ def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, sh
     else:
         job = across(tmp_path, program, LEARNERS, 4, 8, count=16)
     plan, arrays = run(job, tmp_path / "run")
-    log = read_log(tmp_path / "run", plan)
+    log = read_log(tmp_path / "run", plan).rows
     assert log.shape == (5, 4, 3)
     assert (log[:, :, 0] // 2 == [0, 0, 1, 1]).all()
     inserted = arrays["counters/inserted"]
@@ -175,11 +226,20 @@ def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, sh
     assert (arrays["counters/inserted"] >= inserted).all()
 
 
-def far(plan, log, arrays):
-    """Returns the largest difference between a run's parameters and those of a log's plain loop."""
+def replayed(plan, rows, begin=None):
+    """Runs the plain loop of a start's log. Returns: the loop."""
     trainer = programs.load_trainer(plan.algorithm, plan.config, spec(plan.environment))
-    ReplayedLoop(trainer, plan, log, lambda update: None).run()
-    named = named_parameters(trainer, "all")
+    program = read(trainer)
+    names = Names(draws_of(program), program.draft.locals)
+    steps = begin[1]["env_steps"] if begin else 0
+    loop = ReplayedLoop(trainer, plan, Arrived(steps, rows), lambda steps: None, names, begin)
+    loop.run()
+    return loop
+
+
+def far(plan, log, arrays, begin=None):
+    """Returns the largest difference between a run's parameters and those of a log's plain loop."""
+    named = named_parameters(replayed(plan, log, begin).trainer, "all")
     return max(np.abs(arrays[f"parameters/{name}"] - p.asnumpy()).max() for name, p in named)
 
 

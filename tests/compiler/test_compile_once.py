@@ -7,6 +7,7 @@ from mindspore.graph import api
 
 from mindspore_rl.jobs import registry
 from tests.compiler import inproc
+from tests.compiler.programs import program_with
 
 
 @pytest.mark.slow
@@ -37,3 +38,38 @@ def test_failed_compilation_leaves_its_dump_in_the_run_directory(tmp_path, monke
         inproc.run_compiled(inproc.PROGRAMS / "uncompilable.py", tmp_path / "run", num_iterations=1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert list((tmp_path / "run" / "mindspore").rglob("*.ir"))
+
+
+OF_ONE = """from mindspore import Parameter
+class Learn(BaseLearner):
+    def __init__(self, net, config):
+        super().__init__(net, config)
+        self.scale = Parameter(ops.zeros((1,)), name="scale")
+        self.of_scale = nn.Adam([self.scale], 0.1)
+
+    def error(self, target):
+        return ops.square(target.reshape(-1) - self.scale)
+
+    def apply_scale(self, grads):
+        self.of_scale(grads)
+"""
+BEHIND = """for o, a, t in msrl.minibatches(2, (obs, action, target)):
+            grads, means = msrl.gradient(self.loss, self.net, o, a, t)
+            of_scale, _ = msrl.gradient(self.error, self.scale, t)
+            if means[0] > 99.0:
+                break
+        msrl.update(self.apply_scale, of_scale)
+"""
+
+
+def test_the_last_gradients_of_a_loop_are_used_behind_it(tmp_path):
+    """MindSpore forgets the types of tuples that a compiled loop with `break` carries."""
+    text = "gradient = msrl.gradient(self.loss, self.net, obs, action, target)"
+    changed = [
+        (text, BEHIND),
+        ('grads, means = msrl.boundary("gradient", gradient)', "pass"),
+        ("class Learn(BaseLearner):", OF_ONE),
+    ]
+    program = program_with(tmp_path, remove=changed)
+    plan = inproc.run_compiled(program, tmp_path / "run", 1, num_steps=4)
+    assert "learn" in plan.cells

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mindspore_rl.cli import main as cli
+from mindspore_rl.compiler.show.picture import NAME, with_times
 from mindspore_rl.jobs.registry import policies
 
 
@@ -59,3 +60,19 @@ def test_an_algorithm_without_lines_of_its_own_is_refused(tmp_path, capsys):
     file.write_text("\n".join((*lines, "class Derived(ppo.PPOTrainer):", "    pass", "")))
     assert cli.main(["graph", str(file), "--format", "svg"]) == 2
     assert "derived.py has no line with an operation" in capsys.readouterr().err
+
+
+def test_times_are_written_beside_messages(capsys):
+    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
+    drawn = capsys.readouterr().out
+    texts = _messages(drawn)
+    assert len(texts) == 3
+    name = next(name for name, text in texts.items() if text.startswith("action"))
+    timed = _messages(with_times(drawn, {name: 1.23456, "none": 1.0}))
+    assert timed == {**texts, name: f"{texts[name]}, 1.23 ms"}
+
+
+def _messages(drawn):
+    texts = [element for element in ElementTree.fromstring(drawn).iter() if element.get(NAME)]
+    return {element.get(NAME): element.text for element in texts}

@@ -21,7 +21,7 @@ REFUSED = {
     "operand": (
         "pair = Pair(reward)\ntarget = self.apply(pair)",
         "a Pair as an operand",
-        "pass its fields, `*batch`",
+        "pass its fields, or give the function msrl too",
     ),
     "assignment": ("pair = Pair(reward)\npair.first = target", "an attribute", "local variable"),
     "carried": (

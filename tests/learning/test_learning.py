@@ -161,6 +161,7 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("dqn", "Environments"),
         ("qr_dqn", "MultipleLearners"),
         ("discrete_sac", "MultipleLearners"),
+        ("muzero", "SingleLearnerCoarse"),
         ("--config=rainbow", "SingleLearnerCoarse"),
         ("--config=munchausen", "SingleLearnerCoarse"),
     ],

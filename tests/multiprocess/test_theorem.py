@@ -54,6 +54,20 @@ ALGORITHMS = {
         CARTPOLE,
     ),
     "discrete_sac": ({"learning_starts": 64, "replay_size": 160, "updates": 4}, CARTPOLE),
+    "muzero": (
+        {
+            "simulations": 3,
+            "max_depth": 2,
+            "unroll": 3,
+            "n_step": 4,
+            "learning_starts": 64,
+            "updates": 2,
+            "batch_size": 16,
+            "target_every": 2,
+            "replay_size": 160,
+        },
+        CARTPOLE,
+    ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
@@ -75,7 +89,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
-    *("discrete_sac", "decision_transformer", "bc", "iql", "cql"),
+    *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql"),
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
@@ -120,6 +134,7 @@ FIRST = {
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -139,6 +154,7 @@ QUICK = {
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
+    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
@@ -378,7 +394,7 @@ def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
 
 CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
 """An invalid action ends the run."""
-MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac")
+MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
 
 
 @pytest.mark.multiprocess

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
-from mindspore_rl.runtime.rank.batch_server import ARRIVALS_FILE, BatchServer
+from mindspore_rl.runtime.rank.batch_server import BatchServer
 from mindspore_rl.runtime.rank.leases import Tickets
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, PAUSE, STOP
 from mindspore_rl.runtime.rank.parameter_server import Server
@@ -187,7 +188,7 @@ def test_every_iteration_is_in_one_batch(gather, bound, tmp_path):
     assert {len(batch) for batch in run.taken} == {gather}
     assert max(stale for batch in run.taken for _, stale in batch) <= bound
     assert 60 * STEPS * len(durations) // 5 <= run.env_steps <= (60 + 2 * gather) * STEPS
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, gather, 3)
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, gather, 3)
     assert len(run.saves) == 3
     assert [[worker for worker, _ in batch] for batch in run.taken] == log[:, :, 0].tolist()
     for worker in range(len(durations)):
@@ -208,7 +209,7 @@ def test_a_fast_worker_may_have_several_records_in_a_batch(bound, tmp_path):
     workers = [[worker for worker, _ in batch] for batch in run.taken]
     assert workers[0] == [0, 1, 2, 3, 4], "then there is a record of each environment"
     assert any(len(set(batch)) < 5 for batch in workers) == (bound > 1)
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, 5, 3)
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, 5, 3)
     assert workers == log[:, :, 0].tolist()
     for worker in range(5):
         numbers = log[log[:, :, 0] == worker][:, 1]
@@ -280,7 +281,7 @@ def test_learners_make_every_update_together(gather, bound, kept, tmp_path):
     assert first.env_steps == second.env_steps == first.version * 2 * gather * STEPS
     assert first.saves == second.saves
     assert len(first.saves) == 3
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64).reshape(-1, 2 * gather, 3)
+    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, 2 * gather, 3)
     both = [one + other for one, other in zip(first.taken, second.taken, strict=True)]
     stale = np.arange(len(log))[:, None] - log[:, :, 2]
     assert [[worker for worker, _ in batch] for batch in both] == log[:, :, 0].tolist()

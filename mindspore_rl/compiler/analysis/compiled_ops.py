@@ -182,6 +182,8 @@ class Reading:
             if op.kind == "gradient":
                 loss, forms = owned(Expr(op.attr["objects"][0])), op.attr.get("forms", ())
                 made.append(f"self.loss_{number} = by_place({loss}, {forms})")
+            if "named" in op.attr:
+                made.append(f"self.act_{number} = with_tuples(self.actor.act)")
             if op.by_function:
                 made.append(f"self.update_{number} = {owned(Expr(op.attr['objects'][0]))}")
             lines += _call(op, number)
@@ -198,7 +200,7 @@ class Reading:
             [
                 "import mindspore as ms",
                 "from mindspore import nn",
-                "from mindspore_rl.rl.by_place import by_place",
+                "from mindspore_rl.rl.by_place import by_place, with_tuples",
                 *imports,
                 "class Operations(nn.Cell):",
                 "    def __init__(self, owners):",
@@ -231,7 +233,8 @@ def _call(op: Op, number: int) -> list[str]:
     """Emits the last lines of an operation's method."""
     args = ", ".join(op.args)
     if op.kind == "agent_act":
-        return [f"return self.actor.act({op.call})"]
+        method = f"act_{number}" if "named" in op.attr else "actor.act"
+        return [f"return self.{method}({op.call})"]
     if op.kind == "gradient":
         return [f"return self.loss_{number}({args})"]
     if op.by_function:

@@ -4,6 +4,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from mindspore_rl.rl.operators import (
     take_rows,
     to_array,
 )
+from mindspore_rl.rl.records import is_record, values_of
 
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
@@ -253,7 +255,13 @@ class Probe:
         keys = op.attr.get("keys", ())
         first = len(args) - len(keys)
         named = dict(zip(keys, args[first:], strict=True))
-        return _split(self.trainer.actor.act(*args[:first], **named), op)
+        result = self.trainer.actor.act(*args[:first], **named)
+        if "named" not in op.attr and (isinstance(result, dict) or is_dataclass(result)):
+            raise ProgramError(
+                f"{op.where}\n  `act` returns a {type(result).__name__} in a way that is not read: "
+                'write `return Decision(action=action, ...)` or `return {"action": action, ...}`'
+            )
+        return _split(_tuples(result) if "named" in op.attr else result, op)
 
     @evaluates("replay_insert", "replay_keep")
     def _replay_insert(self, op: Op, *values: Tensor) -> tuple:
@@ -403,6 +411,13 @@ def _split(result: Any, op: Op) -> tuple:
         got = len(result) if isinstance(result, (tuple, list)) else "one"
         raise ProgramError(f"{op.where}\n  {got} value(s) for {len(op.targets)} names")
     return tuple(result)
+
+
+def _tuples(value: Any) -> Any:
+    """Makes tuples of the records and dictionaries in a result."""
+    if is_record(value):
+        return tuple(map(_tuples, values_of(value)))
+    return tuple(map(_tuples, value.values())) if isinstance(value, dict) else value
 
 
 def _describe(value: Any) -> str:

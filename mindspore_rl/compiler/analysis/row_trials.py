@@ -14,6 +14,7 @@ from mindspore import Tensor
 
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.row_lattice import Sharding
+from mindspore_rl.compiler.frontend.records import flattened
 from mindspore_rl.compiler.ir.ir import Expr, Op
 from mindspore_rl.errors import text_of
 from mindspore_rl.plan.value import Value
@@ -135,7 +136,7 @@ class RowTrials:
         return [
             (name, sharding)
             for name, part in zip(names, parts, strict=False)
-            for sharding in leaves(part)
+            for sharding in flattened(part)
         ]
 
     def _read(self, name: str, sharding: Sharding, values: dict[str, Value]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.builder import Draft
-from mindspore_rl.compiler.frontend.records import Listed, Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Listed, Record, is_sequence, rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
     Gone,
@@ -83,7 +83,7 @@ class Assignments:
                     several = self._several(element, value, len(names) - 1)
             if isinstance(value, Var):
                 value = self.draft.unpack(value, several)
-            if not isinstance(value, tuple) or len(value) != several:
+            if not is_sequence(value) or len(value) != several:
                 got = len(value) if isinstance(value, (tuple, dict)) else "one"
                 self.draft.fail(target, f"{len(names)} names for {got} value(s)")
             for place, element in enumerate(names):

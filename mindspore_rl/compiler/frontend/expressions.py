@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from mindspore_rl.compiler.frontend.records import (
     Listed,
     Record,
     flattened,
-    is_record_class,
+    is_sequence,
     own_behaviour,
     rebuilt,
     wrong_field,
@@ -39,6 +40,7 @@ from mindspore_rl.compiler.frontend.scope import (
 from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
+from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 
 class ExpressionReader:
@@ -166,6 +168,17 @@ class ExpressionReader:
             return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
         return isinstance(node, ast.Tuple) or isinstance(self.frame.part(node), tuple)
 
+    def parts(self, node: ast.expr) -> tuple[Struct, ...]:
+        """Reads a tuple behind a `*`."""
+        value = self.expression(node)
+        if not is_sequence(value):
+            self.frame.fail(
+                node,
+                "`*` of something that is not a tuple of known length",
+                "unpack it first: a, b = value",
+            )
+        return value
+
     def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
         """Lists the entries of `{"a": x}`, `dict(a=x)` or `first | second`; else returns None.
 
@@ -208,41 +221,52 @@ class ExpressionReader:
         return Listed.of(found) if as_list else found
 
     def record(self, node: ast.Call) -> Record | None:
-        """`Transition(obs=obs)` and `transition._replace(obs=obs)`; None for anything else."""
+        """Reads `Step(obs=obs)`, `step._replace(obs=obs)` and `dataclasses.replace(step, obs=obs)`.
+
+        Returns: None for anything else.
+        """
         func, given = node.func, dict[str, Struct]()
         base = self.frame.part(func.value) if isinstance(func, ast.Attribute) else None
+        args = node.args
         if isinstance(base, Record):
-            if ast.unparse(func).rpartition(".")[2] != "_replace":
+            if ast.unparse(func).rpartition(".")[2] != "_replace" or not is_sequence(base):
                 return None
-            kind, given = base.kind, dict(zip(base.fields, base, strict=True))
         else:
             kind = self.frame.static(func)[1]
-            if not is_record_class(kind):
+            if kind is dataclasses.replace and args:
+                base, args = self.frame.part(args[0]), args[1:]
+                if not isinstance(base, Record) or is_sequence(base):
+                    return None
+            elif not is_record_class(kind):
                 return None
+        if isinstance(base, Record):
+            kind, given = base.kind, dict(zip(base.fields, base, strict=True))
+        else:
             if own := own_behaviour(kind):
-                name = kind.__name__
-                self.frame.fail(node, f"a {name} with {own}", "use a NamedTuple of fields alone")
-            given = {name: Static(value) for name, value in kind._field_defaults.items()}
-        parts = dict(enumerate(self.elements(node.args)))
-        if len(parts) > len(kind._fields) or (parts and isinstance(base, Record)):
+                hint = "use a NamedTuple or a frozen dataclass of fields alone"
+                self.frame.fail(node, f"a {kind.__name__} with {own}", hint)
+            given = {name: Static(value) for name, value in defaults_of(kind).items()}
+        fields = fields_of(kind)
+        parts, places = dict(enumerate(self.elements(args))), in_order(kind)
+        if len(parts) > len(places) or (parts and isinstance(base, Record)):
             self.frame.fail(node, f"a {kind.__name__} with {len(parts)} values in order")
-        named = [(kind._fields[place], part) for place, part in parts.items()]
+        named = [(places[place], part) for place, part in parts.items()]
         for item in node.keywords:
             value = self.expression(item.value)
             entries = value if item.arg is None and isinstance(value, dict) else {item.arg: value}
             named += [(name or "**", part) for name, part in entries.items()]
-        if wrong := wrong_field(kind._fields, [name for name, _ in named], given):
-            has = f"its fields are {', '.join(kind._fields)}"
+        if wrong := wrong_field(fields, [name for name, _ in named], given):
+            has = f"its fields are {', '.join(fields)}"
             self.frame.fail(node, f"a {kind.__name__} {wrong}", has)
         given |= dict(named)
-        return Record.of(kind, [given[name] for name in kind._fields])
+        return Record.of(kind, [given[name] for name in fields])
 
     def field_by_name(self, node: ast.Call) -> Struct | None:
         """Reads `getattr(batch, "obs")` and `batch._asdict()`; None for anything else."""
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr == "_asdict" and not node.args:
             base = self.frame.part(func.value)
-            if isinstance(base, Record):
+            if isinstance(base, Record) and is_sequence(base):
                 return Entries.of(zip(base.fields, base, strict=True))
         if self.frame.static(func)[1] is not getattr or len(node.args) != 2:
             return None
@@ -270,6 +294,9 @@ class ExpressionReader:
             return self.draft.result("glue", part, reads)
         if not isinstance(base, (tuple, dict)):
             return None
+        if isinstance(base, Record) and not is_sequence(base):
+            has = f"write its fields: {', '.join(base.fields)}"
+            self.frame.fail(node, f"a part by its place of a {base.kind.__name__}", has)
         key = node.slice
         if isinstance(key, ast.Slice):
             ends = (key.lower, key.upper, key.step)
@@ -356,7 +383,7 @@ class ExpressionReader:
                 value = self.expression(node.value) if value is None else value
                 if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                     value = tuple(map(Static, value.value))
-                if not isinstance(value, tuple):
+                if not is_sequence(value):
                     self.frame.fail(
                         node,
                         "`*` of something that is not a tuple of known length",
@@ -494,8 +521,8 @@ class ExpressionReader:
             self.frame.fail(
                 node,
                 f"a {struct.kind.__name__} as an operand",
-                "MindSpore compiles no NamedTuple: pass its fields, `*batch` for all of them, "
-                "or give the function msrl too, then it is read as `learn` is",
+                "MindSpore compiles no NamedTuple and no dataclass: pass its fields, or give the "
+                "function msrl too,\n  then it is read as `learn` is",
             )
         if not isinstance(struct, tuple):
             self._no_operand(struct, node)

@@ -1,48 +1,21 @@
 """Calls of msrl: checks each one and turns it into operations."""
 
 import ast
-import inspect
-from dataclasses import is_dataclass
 from typing import Any
 
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.random_calls import Drawing
-from mindspore_rl.compiler.frontend.records import form, is_record_class, plain
+from mindspore_rl.compiler.frontend.records import Entries, Record, form, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
 from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
-from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.rl.by_place import Named, named_result
 
 NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient")
 """Calls that take keyword arguments, beside reductions."""
-
-
-def named_result(act: Any) -> tuple[str, list[str], int] | None:
-    """Finds a `return` of `act` that gives a dictionary, a NamedTuple or a dataclass.
-
-    Returns: what it gives, the names of its parts, and its line; None if there is none.
-    """
-    try:
-        lines, first = inspect.getsourcelines(act)
-        tree = statement_in(lines)
-    except (OSError, TypeError, SyntaxError):
-        return None
-    for node in ast.walk(tree):
-        value = node.value if isinstance(node, ast.Return) else None
-        line = first + getattr(node, "lineno", 1) - 1
-        if isinstance(value, ast.Dict):
-            keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
-            return "a dictionary", list(map(str, keys)), line
-        called = value.func if isinstance(value, ast.Call) else None
-        if isinstance(called, ast.Name):
-            kind = inspect.getmodule(act).__dict__.get(called.id)
-            if isinstance(kind, type) and (is_record_class(kind) or is_dataclass(kind)):
-                names = kind.__annotations__
-                return f"a {kind.__name__}", list(names), line
-    return None
 
 
 class Calls:
@@ -143,6 +116,7 @@ class Calls:
             else:
                 texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
+        result = named_result(self.reader.trainer.actor.act) if name == "agent_act" else None
         if name == "env_step":
             # What has its mark takes the names that it had.
             prefix = "step_" if self.draft.implies(name) else ""
@@ -151,6 +125,10 @@ class Calls:
             targets = self.records.sampled(node)
         elif name == "replay_update":
             attrs = self.records.updated(node)
+        elif result is not None:
+            attrs["named"] = True
+            names = (part if part.isidentifier() else "part" for part, _ in result.parts)
+            targets = tuple(map(self.draft.new_temporary, names))
         else:
             targets = (self.draft.new_temporary("value"),)
         more = tuple(attrs.items())
@@ -158,7 +136,20 @@ class Calls:
         found = self.draft.given(name, found)
         if name == "replay_sample":
             return self.records.as_inserted(found)
+        if result is not None:
+            return self._with_names(result, found)
         return found if name == "env_step" else (*found, Static(None))[0]
+
+    def _with_names(self, result: Named, found: tuple[Struct, ...]) -> Struct:
+        """Makes a record or a dictionary of a result whose parts have names."""
+        parts: list[Struct] = list(found)
+        for place, (_, named) in enumerate(result.parts):
+            if named is not None:
+                inner = self.draft.unpack(parts[place], len(named.parts))
+                parts[place] = self._with_names(named, inner)
+        if result.kind is dict:
+            return Entries.of(zip((name for name, _ in result.parts), parts, strict=True))
+        return tuple(parts) if result.kind is tuple else Record.of(result.kind, parts)
 
     def _bound_to_act(
         self, node: ast.Call, texts: list[str], reads: list[str], noise: str
@@ -170,14 +161,6 @@ class Calls:
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
         actor, named = self.reader.trainer.actor, dict[str, str]()
-        if (given := named_result(actor.act)) is not None:
-            kind, names, line = given
-            self.draft.fail(
-                node,
-                f"{kind} from `{type(actor).__name__}.act` (line {line})",
-                f"return a tuple of arrays there, and name its parts here: "
-                f"{', '.join(names)} = {ast.unparse(node)}",
-            )
         for item in node.keywords:
             if item.arg is None:
                 self.draft.fail(item.value, "`**` in a call of msrl.agent_act")

@@ -1,15 +1,24 @@
-"""NamedTuples of the program: tuples whose parts have names."""
+"""Records of the program, NamedTuples and frozen dataclasses: tuples whose parts have names."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from mindspore_rl.rl.records import fields_of
 
 
 class _Plain(NamedTuple):
     """A NamedTuple without other members than its fields."""
 
 
+@dataclass(frozen=True)
+class _Frozen:
+    """A dataclass without other members than its fields."""
+
+
 class Record(tuple):
-    """The fields of a NamedTuple of the program."""
+    """The fields of a NamedTuple or a dataclass of the program."""
 
     kind: Any
 
@@ -23,23 +32,37 @@ class Record(tuple):
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields."""
-        return self.kind._fields
-
-
-def is_record_class(kind: Any) -> bool:
-    """Returns whether a value is a NamedTuple class."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+        return fields_of(self.kind)
 
 
 def own_behaviour(kind: type) -> str:
-    """Names the own behaviour of a NamedTuple class: its base class or a method (`__iter__`).
+    """Names the own behaviour of a record's class: its base class or a method (`__iter__`).
 
     The values of such a record may differ from its fields. Returns: "" if it has none.
     """
-    if kind.__bases__ != (tuple,):
+    like, base = (_Frozen, object) if dataclasses.is_dataclass(kind) else (_Plain, tuple)
+    if kind.__bases__ != (base,):
         return f"the base class {kind.__bases__[0].__name__}"
-    own = [name for name in vars(kind) if name.startswith("__") and name not in vars(_Plain)]
+    if like is _Frozen:
+        if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            return "fields that may change"
+        for field in dataclasses.fields(kind):
+            if not field.init or field.default_factory is not dataclasses.MISSING:
+                return f"the field {field.name}, which is made by a function"
+    known = {*vars(like), *OF_A_CLASS}
+    own = [name for name in vars(kind) if name.startswith("__") and name not in known]
     return f"the method {own[0]}" if own else ""
+
+
+OF_A_CLASS = ("__annotations__", "__doc__", "__slots__")
+"""Members of a class that are no methods."""
+
+
+def is_sequence(struct: Any) -> bool:
+    """Returns whether a value is a tuple in the program: a dataclass has no order."""
+    return isinstance(struct, tuple) and not (
+        isinstance(struct, Record) and dataclasses.is_dataclass(struct.kind)
+    )
 
 
 def wrong_field(fields: tuple[str, ...], names: list[str], known: Iterable[str]) -> str:

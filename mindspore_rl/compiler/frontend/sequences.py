@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.grown import Grown
-from mindspore_rl.compiler.frontend.records import Listed
+from mindspore_rl.compiler.frontend.records import Listed, is_sequence
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
 from mindspore_rl.compiler.ir.operations import LOOPS
 
@@ -50,7 +50,7 @@ class Sequences:
             return tuple(map(Static, value.value))
         if isinstance(value, dict):
             return tuple(map(Static, value))
-        if not isinstance(value, tuple):
+        if not is_sequence(value):
             self.draft.fail(node, construct, KNOWN)
         return value
 
@@ -72,7 +72,7 @@ class Sequences:
         inner = call.args[0]
         if not isinstance(inner, ast.Call):
             given = self.draft.frame.part(inner)
-            if len(call.args) > 1 or not isinstance(given, tuple):
+            if len(call.args) > 1 or not is_sequence(given):
                 return None
             made = self.draft.frame.static(call.func)[1] is list
             return Listed.of(given) if made else tuple(given)

@@ -40,6 +40,7 @@ class Attributes(TypedDict, total=False):
     lag: int
     length: int
     message: str
+    named: bool
     objects: tuple[str, ...]
     owner: str
     path: str
@@ -165,7 +166,9 @@ OPERATIONS = {
         tried=True,
         agents=None,
         splits=True,
-        more=("keys", "lag"),  # names of the last arguments; older parameters of a second actor
+        # Names of the last arguments; older parameters of a second actor; a result with names.
+        more=("keys", "lag", "named"),
+        part="act",  # if its result has names
     ),
     "replay_insert": Kind(
         "replay",

@@ -156,6 +156,7 @@ def _parts(items: tuple[Item, ...], target: Target) -> dict[str, str]:
         if isinstance(item, Op):
             kind = OPERATIONS[item.kind].part
             kind = "" if kind == "update" and not item.by_function else kind
+            kind = "" if kind == "act" and "named" not in item.attr else kind
         if kind:
             counts[kind] += 1
             parts[item.name] = f"{kind}_{counts[kind]}"

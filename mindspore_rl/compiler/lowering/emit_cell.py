@@ -17,6 +17,7 @@ from mindspore_rl.compiler.lowering.cell_buffers import (
     write_row,
 )
 from mindspore_rl.compiler.lowering.cell_plan import CellPlan, kept_column, owner
+from mindspore_rl.compiler.lowering.regions import read_outside
 from mindspore_rl.compiler.lowering.source_text import assignment, class_name, indented
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value, reduced_count
@@ -89,11 +90,31 @@ class CellWriter:
         test = f"{index} < {f'self.{part}' if part else loop.count or 1}"
         if going is not None:
             test = f"ms.ops.logical_and({test}, {going.test})"
+        body, tuples = self._items((going or loop).body), self._tuples(loop)
+        whole = [f"{name} = {_of_elements(name, parts)}" for name, parts in tuples.items()]
+        apart = [f"{_of_elements(name, parts)} = {name}" for name, parts in tuples.items()]
         return [
+            *apart,
             f"{index} = ms.Tensor(0, ms.int32)",
             f"while {test}:",
-            *indented([*self._items((going or loop).body), f"{index} = {index} + 1"]),
+            *indented([*whole, *body, *apart, f"{index} = {index} + 1"]),
+            *whole,
         ]
+
+    def _tuples(self, loop: Loop) -> dict[str, tuple[Value, ...]]:
+        """Returns the tuples that a loop changes and that are used after it, with their parts.
+
+        MindSpore loses the length of a tuple of one element in a compiled `while`, and the types
+        of any tuple's elements if `break` may end it. The elements of such a tuple are carried.
+        """
+        values = self.plan.values
+        written = {name for op, _ in walk(loop.body) for name in op.targets if name in values}
+        used = written & read_outside(self.plan.region.items, loop.body)
+        return {
+            name: parts
+            for name in sorted(used)
+            if (parts := values[name].parts) and (loop.going is not None or _has_single(parts))
+        }
 
     def _branch(self, branch: Branch) -> list[str]:
         body = self._flags(branch, branch.body, True)
@@ -166,6 +187,10 @@ class CellWriter:
         made = f"{_of_rank(loss)}, {_of_rank(network)}"
         return f"operators.gradient_function({made}, {count}{forms})"
 
+    @makes("agent_act")
+    def _act_part(self, op: Op) -> str:
+        return f"with_tuples(w.{owner(op)}.act)"
+
     @makes("update")
     def _update_part(self, op: Op) -> str:
         return _of_rank(op.attr["objects"][0])
@@ -226,7 +251,8 @@ class CellWriter:
 
     @writes("agent_act")
     def _agent_act(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"self.{owner(op)}.act({op.call})")]
+        method = self.plan.parts.get(op.name) or f"{owner(op)}.act"
+        return [assignment(op.targets, f"self.{method}({op.call})")]
 
     @writes("stack", "replay_insert", "replay_keep")
     def _stack(self, op: Op) -> list[str]:
@@ -343,6 +369,20 @@ def _repacked(name: str, parts: tuple[Value, ...]) -> str:
     texts = [_repacked(f"{name}[{i}]", part.parts) for i, part in enumerate(parts)]
     as_it_is = len(texts) != 1 and texts == [f"{name}[{i}]" for i in range(len(texts))]
     return name if as_it_is else f"({', '.join(texts)},)"
+
+
+def _has_single(parts: tuple[Value, ...]) -> bool:
+    """Returns whether a tuple, or a tuple in it, has a single element."""
+    return len(parts) == 1 or any(_has_single(part.parts) for part in parts if part.parts)
+
+
+def _of_elements(name: str, parts: tuple[Value, ...]) -> str:
+    """Returns a tuple of variables for the elements of another one, and of the tuples in it."""
+    if not parts:
+        return f"{name}_"
+    return (
+        f"({', '.join(_of_elements(f'{name}_{i}', part.parts) for i, part in enumerate(parts))},)"
+    )
 
 
 def _zeros(value: Value) -> str:

@@ -77,6 +77,8 @@ def _imports(program: Program, projection: Projection, body: tuple[Lowered, ...]
         yield "from mindspore import nn"
         yield ""
         yield "from mindspore_rl.rl import operators"
+        if any("named" in op.attr for op, _ in walk(projection.body)):
+            yield "from mindspore_rl.rl.by_place import with_tuples"
         yield "from mindspore_rl.runtime.rank import cell_parts as parts"
     # Names that only other fragments use are left out, so that their modules are not imported.
     items = [item for item, _ in paths(projection.body) if not isinstance(item, Loop)]

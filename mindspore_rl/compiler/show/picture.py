@@ -1,7 +1,7 @@
 """Draws an algorithm's lines in the colours of the fragments that run them, as SVG."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +16,9 @@ DARK = ("#1e3a5f", "#1c4532", "#5c4a12", "#5b2245", "#3b2f6b", "#5f2120")
 """Fill colours on a dark page, in the order of `COLOURS`."""
 LINE, CHARACTER, WIDEST, LANE = 20, 7.25, 78, 14
 """Height of a line, width of a character, most characters of a line, distance of two arrows."""
+SVG = "http://www.w3.org/2000/svg"
+NAME = "data-message"
+"""Attribute of a message's text: its name in the plan."""
 STYLE = "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1f2328}"
 STYLE += "path{fill:none;stroke:#59636e}marker path{fill:#59636e}"
 
@@ -29,13 +32,13 @@ def render_svg(partition: Partition, plan: Plan) -> str:
     ops = [op for op, _ in walk(partition.program.body) if op.component != GLUE]
     source = Path(plan.algorithm["file"])
     numbers = {op.name: op.where.line for op in ops if Path(op.where.file).name == source.name}
-    if not numbers:
+    lines = list(_statements(ast.parse(source.read_text()), set(numbers.values())))
+    rows = {n: row for row, (first, last, _) in enumerate(lines) for n in range(first, last + 1)}
+    row_of = {name: rows[number] for name, number in numbers.items() if number in rows}
+    if not row_of:
         raise MsrlError(
             f"{source.name} has no line with an operation to draw; use --format mermaid"
         )
-    lines = list(_statements(ast.parse(source.read_text()), set(numbers.values())))
-    rows = {n: row for row, (first, last, _) in enumerate(lines) for n in range(first, last + 1)}
-    row_of = {name: rows[number] for name, number in numbers.items()}
     said = {traffic.name: describe(traffic) for traffic in predict(plan)}
     titles = []
     for fragment in partition.fragments:
@@ -47,12 +50,30 @@ def render_svg(partition: Partition, plan: Plan) -> str:
         source_op, target_op = ends(message, partition, flow) or ("", "")
         if source_op in row_of and target_op in row_of:
             text = f"{message.mark}: {said[message.name]}"
-            arrows.append((row_of[source_op], row_of[target_op], text))
+            arrows.append((row_of[source_op], row_of[target_op], text, message.name))
     drawing = _Drawing([text for *_, text in lines], titles, arrows)
     for number, fragment in enumerate(partition.fragments):
         for row in {row_of[name] for name in fragment.ops if name in row_of}:
             drawing.colour(row, number)
     return drawing.svg()
+
+
+def with_times(svg: str, times: Mapping[str, float]) -> str:
+    """Adds times to the messages of a picture.
+
+    Args:
+        svg: of `render_svg`.
+        times: milliseconds of an iteration by the name of a message.
+    """
+    ElementTree.register_namespace("", SVG)
+    root = ElementTree.fromstring(svg)
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    for element in root.iter(f"{{{SVG}}}text"):
+        if (name := element.get(NAME, "")) in times:
+            element.text = f"{element.text}, {times[name]:.3g} ms"
+            width = max(width, float(element.get("x", 0)) + CHARACTER * len(element.text) + 10)
+    root.set("viewBox", f"0 0 {width:.0f} {height:.0f}")
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _statements(tree: ast.AST, lines: set[int]) -> Iterator[tuple[int, int, str]]:
@@ -88,7 +109,7 @@ class _Drawing:
     """Rows of text on coloured ground, under a legend, with arrows on their right."""
 
     def __init__(
-        self, texts: list[str], titles: list[str], arrows: list[tuple[int, int, str]]
+        self, texts: list[str], titles: list[str], arrows: list[tuple[int, int, str, str]]
     ) -> None:
         self._texts, self._titles, self._arrows = texts, titles, arrows
         self._colours: dict[int, list[int]] = {}
@@ -102,13 +123,11 @@ class _Drawing:
     def svg(self) -> str:
         """Returns the picture."""
         labels = self._right + LANE * (len(self._arrows) + 1)
-        longest = max([len(text) for *_, text in self._arrows], default=0)
+        longest = max([len(text) for *_, text, _ in self._arrows], default=0)
         legend = CHARACTER * max(map(len, self._titles)) + 30
         width = max(labels + CHARACTER * longest + 10, legend)
         height = self._top + LINE * (len(self._texts) + 1)
-        root = ElementTree.Element(
-            "svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:.0f} {height}"
-        )
+        root = ElementTree.Element("svg", xmlns=SVG, viewBox=f"0 0 {width:.0f} {height}")
         fills = "".join(f".f{i}{{fill:{colour}}}" for i, colour in enumerate(COLOURS))
         dark = "".join(f".f{i}{{fill:{colour}}}" for i, colour in enumerate(DARK))
         dark += "text{fill:#e6edf3}path{stroke:#9198a1}marker path{fill:#9198a1}"
@@ -128,13 +147,13 @@ class _Drawing:
             code = text.lstrip()
             self._write(root, 10 + CHARACTER * (len(text) - len(code)), self._y(row), code)
         taken = -float(LINE)
-        for lane, (source, target, text) in enumerate(sorted(self._arrows)):
+        for lane, (source, target, text, name) in enumerate(sorted(self._arrows)):
             begin, end = (self._y(row) + LINE / 2 for row in (source, target))
             out = self._right + LANE * (lane + 1)
             line = f"M{self._right - 4},{begin}H{out}V{end}H{self._right - 2}"
             ElementTree.SubElement(root, "path", {"d": line, "marker-end": "url(#tip)"})
             taken = max(taken + LINE, (begin + end) / 2 - LINE / 2)
-            self._write(root, labels, taken, text)
+            self._write(root, labels, taken, text, **{NAME: name})
         ElementTree.indent(root)
         return ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -148,6 +167,8 @@ class _Drawing:
         place = {"x": f"{x:.0f}", "y": f"{y:.0f}", "width": width, "height": height}
         ElementTree.SubElement(root, "rect", {**place, "class": f"f{number % len(COLOURS)}"})
 
-    def _write(self, root: ElementTree.Element, x: float, y: float, text: str) -> None:
-        element = ElementTree.SubElement(root, "text", x=f"{x:.0f}", y=f"{y + 14:.0f}")
-        element.text = text
+    def _write(
+        self, root: ElementTree.Element, x: float, y: float, text: str, **about: str
+    ) -> None:
+        place = {"x": f"{x:.0f}", "y": f"{y + 14:.0f}"}
+        ElementTree.SubElement(root, "text", {**place, **about}).text = text

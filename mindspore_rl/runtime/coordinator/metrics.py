@@ -1,6 +1,7 @@
 """Writes metrics: JSON lines, TensorBoard scalars, the progress bar."""
 
 import contextlib
+import fcntl
 import itertools
 import json
 import math
@@ -86,6 +87,8 @@ class Metrics:
             _forget_evaluations(run_dir / EVALUATIONS_FILE, start_steps)
             # Whole lines are written, once a second: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._json, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see `is_written`
             self._tensorboard = _start_events(run_dir / "tensorboard", start_steps)
             self._tell_about(about or {})
         self._clock = clock
@@ -293,6 +296,18 @@ class Metrics:
         )
 
 
+def is_written(path: Path) -> bool:
+    """Returns whether a process has a `metrics.jsonl` open to write: its run goes on."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # there is no such file, or the file system has no locks
+    return False
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Reads a run's `metrics.jsonl`, one line at a time; skips a last line that is incomplete.
 
@@ -302,19 +317,33 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         MsrlError: the file cannot be read, or has an invalid line.
     """
+    for line, _ in read_lines_from(path, 0):
+        yield line
+
+
+def read_lines_from(path: Path, start: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Reads lines from a place on, like `read_lines`; yields each with the place of its end.
+
+    Args:
+        path: of the file.
+        start: byte of the file at which a line begins.
+    """
     try:
         with path.open("rb") as file:
+            file.seek(start)
             for number in itertools.count(1):
                 text = file.readline(LONGEST_LINE)
                 if len(text) < LONGEST_LINE and not text.endswith(b"\n"):
                     return
                 try:
-                    yield _read_line(text)
+                    line = _read_line(text)
                 except (ValueError, RecursionError) as error:
+                    place = f"line {number}" + (f" after byte {start}" if start else "")
                     raise MsrlError(
-                        f"{path}: line {number} is none that a run writes ({error}); expected an "
+                        f"{path}: {place} is none that a run writes ({error}); expected an "
                         "object of numbers: remove the line"
                     ) from error
+                yield line, file.tell()
     except OSError as error:
         raise MsrlError(f"{path} cannot be read: {error}") from error
 

@@ -20,14 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.platform.cache import writing
 from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.runtime import arrivals_log
 from mindspore_rl.runtime.rank.leases import Leases
 from mindspore_rl.runtime.rank.messenger import CONTINUE, CONTROL_TAG
-
-ARRIVALS_FILE = "arrivals.bin"
-"""The log of arrivals: int64 `[updates, messages, 3]`, for each message whose rows an update used:
-the worker, its iteration, and the number of updates that had made the parameters it acted with."""
 
 
 class Message(NamedTuple):
@@ -60,10 +56,8 @@ class BatchServer(Leases):
         self._last = self.tickets.version - (-left // plan.steps_per_update)
         self._until = self._last  # updates before the next quiet point
         self._batch: list[Message] = []
-        self._log = rank.run_dir / ARRIVALS_FILE
         if rank.replica == 0:
-            with writing(self._log):
-                self._log.write_bytes(b"")
+            arrivals_log.begin(rank.run_dir, rank.env_steps)
 
     def fire(self, batch: list[Message]) -> None:
         """Makes an update with a batch.
@@ -125,8 +119,7 @@ class BatchServer(Leases):
             messenger.send(other, CONTROL_TAG, word.view(np.uint8))
         rows = np.concatenate([one[:-1].reshape(-1, 3) for one in found])
         self._staleness.values += (self.tickets.version - rows[:, 2]).tolist()
-        with writing(self._log), self._log.open("ab") as file:
-            file.write(rows.tobytes())
+        arrivals_log.append(rank.run_dir, rows)
 
     def _pausing(self) -> bool:
         return self.tickets.begun >= self._until * self._gather

@@ -159,7 +159,7 @@ def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | N
         join: replaces `_join_group`, which forms the group of the rank's fragment.
     """
     interpreter.look_last()
-    interpreter.leave_out_ascend()
+    interpreter.hasten_mindspore()
     end_with_parent()
     settings = worker_settings()
     plan = load_plan(settings.run_dir)

@@ -1,0 +1,1 @@
+"""The page of `msrl board`, which follows runs as they train."""

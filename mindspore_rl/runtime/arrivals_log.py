@@ -1,0 +1,107 @@
+"""The log of arrivals of an asynchronous run, over all starts of the run.
+
+A learner writes the log of its start. When the run goes on from a checkpoint, in its own directory
+or in another one, the log up to the checkpoint is kept with its plan in a folder of `before`. So a
+run directory has what `msrl replay` needs from the first start on.
+"""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
+from mindspore_rl.platform.cache import make_folder, write_file, writing
+
+ARRIVALS_FILE = "arrivals.bin"
+"""The log of arrivals, int64: the environment steps before the start, then `[updates, messages,
+3]`, for each message whose rows an update used: the worker, its iteration, and the number of
+updates that had made the parameters it acted with."""
+BEFORE = "before"
+"""Folder of a run with the plans and logs of earlier starts, by the steps before each."""
+
+
+class Arrived(NamedTuple):
+    """A log: the environment steps before it, and `[updates, messages, 3]` int64."""
+
+    env_steps: int
+    rows: np.ndarray
+
+    def until(self, env_steps: int, plan: Plan) -> "Arrived":
+        """Returns the part of the log before a number of environment steps."""
+        updates = max(env_steps - self.env_steps, 0) // plan.steps_per_update
+        return Arrived(self.env_steps, self.rows[:updates])
+
+
+def begin(run_dir: Path, env_steps: int) -> None:
+    """Begins the log of a start."""
+    path = run_dir / ARRIVALS_FILE
+    with writing(path):
+        path.write_bytes(np.int64(env_steps).tobytes())
+
+
+def append(run_dir: Path, rows: np.ndarray) -> None:
+    """Appends the messages of an update."""
+    path = run_dir / ARRIVALS_FILE
+    with writing(path), path.open("ab") as file:
+        file.write(rows.tobytes())
+
+
+def read_log(folder: Path, plan: Plan) -> Arrived:
+    """Returns the log of a start; one without updates if nothing has arrived."""
+    assert plan.arrivals is not None
+    messages = plan.arrivals.gather * plan.arrivals.consumers
+    path = folder / ARRIVALS_FILE
+    numbers = np.fromfile(path, np.int64) if path.is_file() else np.zeros(0, np.int64)
+    first, rows = (int(numbers[0]), numbers[1:]) if len(numbers) else (0, numbers)
+    size = 3 * messages  # a writer that is killed may leave less
+    return Arrived(first, rows[: len(rows) // size * size].reshape(-1, messages, 3))
+
+
+def starts(run_dir: Path) -> list[tuple[Plan, Arrived]]:
+    """Returns the plans and logs of a run's starts, the earliest first.
+
+    Raises:
+        MsrlError: a plan cannot be read.
+    """
+    found = []
+    for folder in [*sorted((run_dir / BEFORE).glob("*")), run_dir]:
+        plan = load_plan(folder)
+        if plan.arrivals is not None and plan.arrivals.gather:
+            found.append((plan, read_log(folder, plan)))
+    return found
+
+
+def keep(run_dir: Path, new: Path, env_steps: int) -> None:
+    """Keeps the logs of a run's starts up to a checkpoint, from which it goes on.
+
+    Args:
+        run_dir: of the run.
+        new: where it goes on, perhaps the same.
+        env_steps: of the checkpoint.
+    """
+    try:
+        found = starts(run_dir)
+        last = load_plan(run_dir).arrivals
+    except MsrlError:  # of another version: the log begins with this start
+        found, last = [], None
+    whole = last is not None and last.gather > 0
+    names = [folder.name for folder in sorted((run_dir / BEFORE).glob("*"))]
+    place = new / BEFORE
+    with writing(place):
+        if not whole:  # nothing says what it did since those starts
+            shutil.rmtree(place, ignore_errors=True)
+            return
+        for (plan, log), name in zip(found, [*names, ""], strict=True):
+            part, folder = log.until(env_steps, plan), place / f"{log.env_steps:012d}"
+            if not len(part.rows):
+                if name:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            make_folder(folder)
+            source = run_dir / BEFORE / name if name else run_dir
+            write_file(folder / PLAN_FILE, (source / PLAN_FILE).read_bytes())
+            data = np.int64(part.env_steps).tobytes() + part.rows.tobytes()
+            write_file(folder / ARRIVALS_FILE, data)

@@ -1,0 +1,87 @@
+"""`msrl list`, and the names of algorithms in the documentation."""
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mindspore_rl.cli.main import main
+from mindspore_rl.jobs import registry
+
+ROOT = Path(__file__).parent.parent
+NO_TRAINER = "open('trap', 'w').close()\n"
+MINE = '''"""Mine, a small one (Somebody 1999). More about it."""
+from algorithms.a2c import A2CTrainer, Config
+class MyTrainer(A2CTrainer):
+    """As A2C."""
+'''
+
+
+@pytest.fixture(scope="module", name="rows")
+def listed() -> dict[str, dict]:
+    """The built-in algorithms and configurations, by name; all names differ but `impala`."""
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        assert main(["list", "--json"]) == 0
+    return {row["name"]: row for row in reversed(json.loads(told.getvalue()))}
+
+
+def plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def test_each_algorithm_tells_what_it_needs(rows):
+    assert set(registry.algorithms()) <= set(rows)
+    found = {name: (row["needs"], row["options"]) for name, row in rows.items() if "needs" in row}
+    assert found["dqn"] == (["discrete"], {})
+    assert found["sac"] == (["continuous"], {})
+    assert found["bc"] == (["discrete", "continuous", "data"], {})
+    assert found["td3"] == (["continuous"], {"data": "dataset=FILE"})
+    assert found["r2d2"][0] == ["discrete", "recurrent"]
+    assert found["mappo"][0] == ["discrete", "agents"]
+    options = {"images": "torso=cnn", "recurrent": "torso=gru"}
+    assert found["ppo"] == (["discrete", "continuous"], options)
+    assert rows["a3c"]["algorithm"] == "a2c"
+    assert rows["dqn"]["about"] == "Deep Q-learning from a replay"
+    assert all(row["about"] for row in rows.values())
+
+
+def test_files_and_folders_of_a_user(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "script.py").write_text(NO_TRAINER)
+    assert main(["list", str(tmp_path)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"{tmp_path / 'mine.py'}  discrete, (images)  Mine, a small one"
+    assert rest == ["", "in brackets: images with torso=cnn"]
+    assert not (tmp_path / "trap").exists()
+    assert main(["list", "script.py"]) == 2
+    assert "expected one subclass of mindspore_rl.api.Trainer" in capsys.readouterr().err
+    assert main(["list", "absent"]) == 2
+    assert "unknown algorithm 'absent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("docs/compared.md", r"\n\| Algorithms \| ([^|;]*)"),
+        ("README.md", r"\nAlgorithms \(\[list.*?\): (.*?)\.\n"),
+    ],
+)
+def test_no_algorithm_is_named_that_is_not_there(file, part, rows):
+    docstrings = [
+        registry.find_algorithm(name).read_text().split('"""')[1] for name in registry.algorithms()
+    ]
+    known = plain(" ".join([*rows, *(row["about"] for row in rows.values()), *docstrings]))
+    names = re.search(part, (ROOT / file).read_text(), re.DOTALL)[1]
+    names = re.sub(r"from data sets|the|for discrete actions|\s+", " ", names)
+    for name in re.split(r"[,;/]| and ", names):
+        assert plain(name) in known, name
+
+
+def test_each_file_is_in_the_table_of_algorithms():
+    table = (ROOT / "algorithms" / "README.md").read_text()
+    for name in registry.algorithms():
+        assert f"`{name}.py`" in table, name
