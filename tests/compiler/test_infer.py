@@ -124,6 +124,19 @@ def test_a_failure_names_its_line(line, tmp_path):
     assert "failed on probe data" in str(caught.value)
 
 
+def test_a_loss_that_is_a_mean_is_refused_at_its_line(tmp_path):
+    """Of one replica, too, whose gradient would be divided by the number of samples once more."""
+    head = "class Learn(BaseLearner):\n"
+    line = "return leaves(self.loss(*given))[0].mean()"
+    method = f"{head}    def mean_of(self, *given):\n        {line}\n\n"
+    change = ((head, method), ("gradient(self.loss", "gradient(self.mean_of"))
+    imported = "from mindspore_rl.rl.losses import clip_by_global_norm\n"
+    more = ((imported, f"{imported}from mindspore_rl.rl.operators import leaves\n"),)
+    with pytest.raises(ProgramError, match="expected one of each sample") as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, remove=(*change, *more))
+    assert str(caught.value).split("\n")[0].endswith(line)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindspore_rl.compiler.analysis.trainer import innermost
+from mindspore_rl.compiler.analysis.trainer import innermost, returned_at
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS, Handlers
 from mindspore_rl.datasets.windows import blank_transitions, blank_windows
@@ -345,6 +345,12 @@ class Probe:
             raise ProgramError(
                 f"{op.where}\n  the loss is {_describe(terms[0])} and a statistic beside it "
                 f"{_describe(odd)}: expected one number a sample of each"
+            )
+        if not terms[0].ndim:
+            raise ProgramError(
+                f"{returned_at(loss) or op.where}\n  the loss is one number, expected one of each "
+                "sample, [n]: leave out its mean or sum, msrl.gradient takes the mean over all "
+                f"samples\n  of {op.where}"
             )
         return gradient_function(loss, network, None, forms)(*args)
 

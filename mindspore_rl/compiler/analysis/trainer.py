@@ -111,6 +111,19 @@ def innermost(error: BaseException, file: str) -> str:
     return f"{file}:{lines[-1]}: {linecache.getline(file, lines[-1]).strip()}\n  " if lines else ""
 
 
+def returned_at(function: Any) -> str:
+    """Returns the line of a function's last `return`, `file:line: text`; empty: it is not known."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):  # made from others, inside `learn`
+        return ""
+    places = [place for place, line in enumerate(lines) if line.lstrip().startswith("return")]
+    if not places:
+        return ""
+    file = os.path.normpath(inspect.getsourcefile(function) or "")
+    return f"{file}:{first + places[-1]}: {lines[places[-1]].strip()}"
+
+
 def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:
     """Makes a trainer of the same class with `num_envs` environments.
 
