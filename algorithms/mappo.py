@@ -2,6 +2,8 @@
 
 Each team has its own policy and its own central critic, shared by its agents. The policy's input is
 an agent's observation; the critic's is also the joint state, the observations of all agents.
+Without it (`central=false`) each agent learns by itself: IPPO (de Witt et al. 2020, arXiv
+2011.09533).
 """
 
 from dataclasses import dataclass
@@ -50,6 +52,7 @@ class Config:
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
     max_grad_norm: float = option(0.5, "bound of the gradient norm of each network", gt=0)
+    central: bool = option(True, "the critic sees the joint state; false: IPPO")
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
 
     def __post_init__(self):
@@ -122,9 +125,10 @@ class ActorsCritics(nn.Cell):
             )
         num_agents, size = spec.obs_shape
         teams, self.mask_size = len(spec.teams), spec.mask_size
-        self.num_teams, own = teams, size - spec.mask_size
+        self.num_teams, self.central, own = teams, config.central, size - spec.mask_size
         self.policies = TeamNetworks(own, spec.action_space.n, 0.01, config, teams, 1)
-        self.critics = TeamNetworks(own + num_agents * size, 1, 1.0, config, teams, 1 + teams)
+        seen = own + num_agents * size if config.central else own
+        self.critics = TeamNetworks(seen, 1, 1.0, config, teams, 1 + teams)
 
     def teams(self, obs):
         """Returns: one-hots of the agents' teams `[..., A, teams]`, the end of the features."""
@@ -139,6 +143,7 @@ class ActorsCritics(nn.Cell):
 
     def value(self, obs, state):
         """Returns: `[..., A]`; a joint state `[..., S]` has all agents' masks, too."""
+        state = state if self.central else None
         return self.critics(features(obs, self.mask_size), self.teams(obs), state).squeeze(-1)
 
 

@@ -236,6 +236,17 @@ def test_mappo_spreads_out(tmp_path, cells, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_vdn_spreads_out(tmp_path):
+    """As above, in a third of the steps."""
+    train(tmp_path / "run", "vdn", "--policy", "GPUOnly", "--seed", "1", "--stop-return", "nan")
+    returns = evaluate(
+        tmp_path / "run", 300, seed=7, sample=False, env="pettingzoo:mpe2.simple_spread_v3"
+    )
+    assert np.mean(returns) >= -18.5
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("environment", "algorithm", "skills", "config", "asked", "half"),

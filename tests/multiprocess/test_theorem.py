@@ -33,12 +33,17 @@ CARTPOLE = ("CartPole-v1", "graph:CartPole-v1")
 PENDULUM = ("Pendulum-v1", "graph:Pendulum-v1")
 PARTICLES = ("graph:simple_spread_v3", "graph:simple_tag_v3", "pettingzoo:mpe2.simple_spread_v3")
 SMALL = {"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "update_epochs": 2}
+SMALL_REPLAY = {"num_envs": 8, "replay_size": 160, "updates": 4, "batch_size": 16}
 OF_DATA = {"dataset": "of the environment", "num_steps": 4, "updates": 2, "batch_size": 16}
 ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
     "impala": ({}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
+    "vdn": (
+        {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
+        PARTICLES[::2],
+    ),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "r2d2": (
@@ -89,7 +94,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
-    *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql"),
+    *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
 """Options with their own tests: IMAGES, MEMORIES."""
@@ -115,6 +120,8 @@ POLICIES = (
     str(PROGRAMS / "crossed.py"),
 )
 WORKERS = (1, 2, 3)
+SUMS_OVER_AGENTS = ("vdn",)
+"""Algorithms that `Environments` takes with one worker only: it divides the agents."""
 FIRST = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("ppo", "SingleLearnerCoarse", "graph:Pendulum-v1", 1),
@@ -128,6 +135,7 @@ FIRST = {
     ("ppo", "Environments", "CartPole-v1", 2),
     ("mappo", "Environments", "graph:simple_tag_v3", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
+    ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
@@ -150,6 +158,7 @@ QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
+    ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "Central", "CartPole-v1", 2),
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
@@ -210,7 +219,8 @@ def _cases():
         turn = itertools.cycle(mixed or [none])
         for policy in POLICIES:
             chosen = [e for e in environments if policy != "GPUOnly" or e.startswith("graph:")]
-            workers = (1,) if policy.endswith("crossed.py") else WORKERS
+            together = policy == "Environments" and algorithm in SUMS_OVER_AGENTS
+            workers = (1,) if together or policy.endswith("crossed.py") else WORKERS
             cases = [(algorithm, policy, *rest) for rest in itertools.product(chosen, workers)]
             cases.sort(key=lambda case: (case not in FIRST, -case[3]))
             for case, options in zip(cases, itertools.chain((every, none), turn), strict=False):
