@@ -11,7 +11,6 @@ import numpy as np
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
 from mindspore_rl.compiler.frontend.build import read
-from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
@@ -155,11 +154,7 @@ def plain_run(
     signs = np.random.default_rng(1)
     program = read(trainer)
     reference = Reference(trainer, iterations, keep, snapshot, program.marks, lag)
-    reference.draws = {
-        op.attr["purpose"]: Draws(op.where.line, op.attr["rows"])
-        for op, _ in walk(tuple(program.draft.scope.items))
-        if "purpose" in op.attr and "rows" in op.attr
-    }
+    reference.draws = {name: Draws(*draw) for name, draw in program.draws.items()}
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run
