@@ -1,12 +1,15 @@
 """QR-DQN: deep Q-learning of the return's distribution, as quantiles of each action.
 
 Dabney et al. 2017, "Distributional reinforcement learning with quantile regression", arXiv
-1710.10044; with n-step returns (Hessel et al. 2018, arXiv 1710.02298).
+1710.10044; with n-step returns (Hessel et al. 2018, arXiv 1710.02298). With `implicit=true` it is
+IQN, whose network is a function of the quantiles' levels, drawn anew in each update and decision:
+Dabney et al. 2018, "Implicit quantile networks", arXiv 1806.06923.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
@@ -14,11 +17,13 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_masks import features, masked, random_action
-from mindspore_rl.rl.distributional import quantile_loss
+from mindspore_rl.rl.distributional import cosines, quantile_loss
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import last_step, n_step
 from mindspore_rl.rl.updates import copy_every, target_parameters
+
+SQRT2 = 2.0**0.5  # orthogonal weights before ReLU
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ class Config:
     epsilon_end: float = option(0.02, "probability of random actions at the end", ge=0, le=1)
     exploration: float = option(0.05, "fraction of the run in which it falls", gt=0, le=1)
     quantiles: int = option(25, "quantiles of the return of an action", ge=1)
+    implicit: bool = option(False, "quantiles of levels drawn at random: IQN")
+    acting_quantiles: int = option(32, "implicit: levels of a decision", ge=1)
+    cosines: int = option(64, "implicit: cosines of a level", ge=1)
     max_grad_norm: float = option(10.0, "bound of the global gradient norm", gt=0)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (ReLU)", ge=1)
 
@@ -65,20 +73,29 @@ class Transition(NamedTuple):
 
 
 class QuantileNetwork(nn.Cell):
-    """Quantiles of the return of all actions."""
+    """Quantiles of the return of all actions; if they are implicit, of given levels."""
 
     def __init__(self, config, spec):
         super().__init__()
-        self.obs_size, self.shape = flat_size(spec), (-1, spec.action_space.n, config.quantiles)
-        self.mask_size, outputs = spec.mask_size, spec.action_space.n * config.quantiles
-        self.body = MLP(
-            self.obs_size, config.hidden, outputs, 1.0, config.seed, 1, activation="relu"
-        )
+        self.obs_size, self.actions, self.cosines = flat_size(spec), spec.action_space.n, 0
+        self.mask_size, hidden, seed = spec.mask_size, config.hidden, config.seed
+        if config.implicit:
+            self.cosines, width = config.cosines, hidden[-1]
+            self.torso = MLP(self.obs_size, hidden[:-1], width, SQRT2, seed, 1, activation="relu")
+            self.embedding = MLP(config.cosines, (), width, SQRT2, seed, 2)
+            self.head = MLP(width, (), self.actions, 1.0, seed, 3)
+        else:
+            outputs = self.actions * config.quantiles
+            self.body = MLP(self.obs_size, hidden, outputs, 1.0, seed, 1, activation="relu")
 
-    def construct(self, obs):
-        """Returns: `[n, actions, quantiles]` of obs `[n, ...]`."""
+    def construct(self, obs, *levels):
+        """Returns: `[n, actions, k]` of obs `[n, ...]` and, if implicit, levels `[n, k]`."""
         rows = features(obs, self.mask_size).reshape((-1, self.obs_size))
-        return self.body(rows).reshape(self.shape)
+        if not levels:
+            return self.body(rows).reshape((rows.shape[0], self.actions, -1))
+        inputs = ops.relu(self.torso(rows)).expand_dims(1)
+        embedded = ops.relu(self.embedding(cosines(levels[0], self.cosines)))
+        return self.head(inputs * embedded).swapaxes(1, 2)
 
     def best(self, quantiles, obs):
         """Returns: the valid action of the best mean `[n]`."""
@@ -88,21 +105,26 @@ class QuantileNetwork(nn.Cell):
 class QRDQNActor(Actor):
     """Takes the action of the best mean, or with probability epsilon a random one."""
 
-    noise_size = 2
-
-    def __init__(self, network, spec):
+    def __init__(self, network, config, spec):
         super().__init__()
         self.network, self.num_actions = network, spec.action_space.n
+        self.noise_size = 2 + (config.acting_quantiles if config.implicit else 0)
+        middles = (np.arange(config.acting_quantiles) + 0.5) / config.acting_quantiles
+        self.middles = middles.astype(np.float32)
 
     def act(self, obs, epsilon, noise):
         """Returns: action `[B]`."""
-        best = self.network.best(self.network(obs), obs).astype(int32)
+        levels = (noise[:, 2:],) if self.network.cosines else ()
+        best = self.network.best(self.network(obs, *levels), obs).astype(int32)
         anything = random_action(noise[:, 1], obs, self.network.mask_size, self.num_actions)
         return ops.where(noise[:, 0] < epsilon, anything, best)
 
     def act_greedily(self, obs, epsilon):
-        """Returns: the best action `[B]`, for evaluation."""
-        return self.network.best(self.network(obs), obs).astype(int32)
+        """Returns: the best action `[B]`, for evaluation; its levels are evenly spaced."""
+        levels = ()
+        if self.network.cosines:
+            levels = (ops.tile(Tensor(self.middles), (obs.shape[0], 1)),)
+        return self.network.best(self.network(obs, *levels), obs).astype(int32)
 
 
 class QRDQNLearner(Learner):
@@ -115,19 +137,25 @@ class QRDQNLearner(Learner):
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
 
-    def loss(self, batch):
-        """Per sample: the loss of the first action's quantiles (algorithm 1), and their mean."""
-        values = self.network(batch.obs[:, 0])
+    def loss(self, batch, *levels):
+        """Per sample: the loss of the first action's quantiles (algorithm 1), and their mean.
+
+        Implicit quantiles take three kinds of levels: of the value, of its target, and of the
+        choice of the next action.
+        """
+        own, their, choice = levels[:1], levels[1:2], levels[2:]
+        values = self.network(batch.obs[:, 0], *own)
         actions = values.shape[1]
         value = (values * ops.one_hot(batch.action[:, 0], actions).expand_dims(-1)).sum(1)
         ended = ops.logical_or(batch.terminated, batch.truncated)
         total, last, factor = n_step(batch.reward, ended, self.config.gamma)
         final_obs, going_on = last_step(last, batch.terminated, batch.final_obs)
-        following = self.target(final_obs)
-        best = ops.one_hot(self.target.best(following, final_obs), actions).expand_dims(-1)
+        following = self.target(final_obs, *their)
+        chosen = self.target(final_obs, *choice) if levels else following
+        best = ops.one_hot(self.target.best(chosen, final_obs), actions).expand_dims(-1)
         following = (following * best).sum(1)
         target = total.expand_dims(-1) + (factor * going_on).expand_dims(-1) * following
-        return quantile_loss(value, ops.stop_gradient(target)), value.mean(-1)
+        return quantile_loss(value, ops.stop_gradient(target), *levels[:1]), value.mean(-1)
 
     def apply(self, grads):
         """Takes one step of Adam; every `target_every` updates copies the network to the target."""
@@ -140,8 +168,13 @@ class QRDQNLearner(Learner):
         loss, value, grad_norm = 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
             batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
+            levels = ()
+            if config.implicit:
+                number = config.quantiles
+                drawn = msrl.uniform(config.batch_size, 2 * number + config.acting_quantiles)
+                levels = drawn[:, :number], drawn[:, number : 2 * number], drawn[:, 2 * number :]
             if msrl.env_steps() >= config.learning_starts:
-                grads, means = msrl.gradient(self.loss, self.network, batch)
+                grads, means = msrl.gradient(self.loss, self.network, batch, *levels)
                 grads, grad_norm = clip_by_global_norm(grads, config.max_grad_norm)
                 msrl.update(self.apply, grads)
                 loss, value = means
@@ -159,7 +192,7 @@ class QRDQNTrainer(Trainer):
         if not isinstance(spec.action_space, Discrete):
             raise ConfigError(f"QR-DQN takes discrete actions; those of {spec.name} are continuous")
         network, target = QuantileNetwork(config, spec), QuantileNetwork(config, spec)
-        self.actor = QRDQNActor(network, spec)
+        self.actor = QRDQNActor(network, config, spec)
         self.learner = QRDQNLearner(network, target, config)
 
     def train(self, msrl):

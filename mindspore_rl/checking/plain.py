@@ -11,7 +11,6 @@ import numpy as np
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
 from mindspore_rl.compiler.frontend.build import read
-from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.config import to_dict
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError
@@ -163,13 +162,7 @@ def plain_run(
 
 def draws_of(program: Any) -> dict[str, Draws]:
     """Returns the calls of a program, as `build.read` returns it, that draw random numbers."""
-    found = {}
-    for op, _ in walk(tuple(program.draft.scope.items)):
-        if "purpose" in op.attr and "rows" in op.attr:
-            found[op.attr["purpose"]] = Draws(op.where.line, op.attr["rows"])
-        elif op.kind == "permutations":
-            found[op.name] = Draws(op.where.line, op.attr["rounds"])
-    return found
+    return {name: Draws(*draw) for name, draw in program.draws.items()}
 
 
 def _nudge(trainer: Any) -> None:

@@ -13,23 +13,44 @@ def _levels(count: int) -> Tensor:
     return Tensor(((np.arange(count) + 0.5) / count).astype(np.float32).reshape(-1, 1))
 
 
-def quantile_loss(value: Tensor, target: Tensor) -> Tensor:
+def quantile_loss(value: Tensor, target: Tensor, levels: Tensor | None = None) -> Tensor:
     """Returns the quantile regression loss (Dabney et al. 2017, arXiv 1710.10044, eq. 10).
 
     ``sum_i mean_j |tau_i - 1[target_j < value_i]| huber(target_j - value_i)`` with the levels
-    ``tau_i = (i + 1/2) / k``.
+    ``tau_i = (i + 1/2) / k``, or with given ones (IQN, Dabney et al. 2018, arXiv 1806.06923,
+    eq. 3).
 
     Args:
         value: [N, k] float32, the quantiles of k levels; the gradient flows through them.
         target: [N, m] float32, samples of the return, equally probable.
+        levels: [N, k] float32 in [0, 1); None: the middles of k equal parts of [0, 1].
 
     Returns:
         loss: [N] float32.
     """
     value, target = value.expand_dims(2), target.expand_dims(1)
     below = (target < value).astype(value.dtype)
-    weight = ops.abs(_levels(value.shape[1]) - below)
+    known = _levels(value.shape[1]) if levels is None else levels.expand_dims(2)
+    weight = ops.abs(known - below)
     return (weight * huber_loss(value, target)).mean(2).sum(1)
+
+
+@constexpr
+def _frequencies(count: int) -> Tensor:
+    return Tensor((np.pi * np.arange(count)).astype(np.float32))
+
+
+def cosines(levels: Tensor, count: int) -> Tensor:
+    """Returns ``cos(pi i tau)``, i = 0 to count - 1 (Dabney et al. 2018, arXiv 1806.06923, eq. 4).
+
+    Args:
+        levels: [N, k] float32, tau in [0, 1].
+        count: number of cosines.
+
+    Returns:
+        features: [N, k, count] float32.
+    """
+    return ops.cos(levels.expand_dims(2) * _frequencies(count))
 
 
 def lowest_quantiles(critics: tuple, dropped: int) -> Tensor:

@@ -164,6 +164,7 @@ def test_termination_is_not_bootstrapped(tmp_path, cells):
         ("muzero", "SingleLearnerCoarse"),
         ("--config=rainbow", "SingleLearnerCoarse"),
         ("--config=munchausen", "SingleLearnerCoarse"),
+        ("--config=iqn", "SingleLearnerCoarse"),
     ],
 )
 def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):

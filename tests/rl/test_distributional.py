@@ -27,6 +27,21 @@ def test_quantile_loss_worked_by_hand(run):
     np.testing.assert_allclose(run(both, value, target)[0], [first + second], rtol=1e-6)
 
 
+def of_levels(value, target, levels):
+    return distributional.quantile_loss(value, target, levels), distributional.cosines(levels, 3)
+
+
+def test_the_loss_of_given_levels_worked_by_hand(run):
+    """IQN: levels 0.1 and 0.5 of the same errors, and cos(pi i tau) of three i."""
+    value, target = np.array([[0.0, 2.0]], np.float32), np.array([[0.5, 4.0]], np.float32)
+    loss, features = run(of_levels, value, target, np.array([[0.1, 0.5]], np.float32))
+    first = (0.1 * 0.125 + 0.1 * 3.5) / 2
+    second = (0.5 * 1.0 + 0.5 * 1.5) / 2
+    np.testing.assert_allclose(loss, [first + second], rtol=1e-6)
+    expected = [[1.0, math.cos(0.1 * math.pi), math.cos(0.2 * math.pi)], [1.0, 0.0, -1.0]]
+    np.testing.assert_allclose(features[0], expected, atol=1e-6)
+
+
 def lowest(first, second):
     return distributional.lowest_quantiles((first, second), 1), first
 

@@ -40,7 +40,7 @@ from mindspore_rl.compiler.frontend.scope import (
 from mindspore_rl.compiler.frontend.sequences import unroll_ranges
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Program
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Program, walk
 from mindspore_rl.errors import ProgramError
 
 STATEMENTS = {
@@ -152,6 +152,17 @@ class _Builder(ExpressionReader):
     def marks(self) -> Implied:
         """The marks that the calls imply."""
         return implied_marks(self.draft.scope.items)
+
+    @property
+    def draws(self) -> dict[str, tuple[int, int]]:
+        """The calls that draw random numbers by these numbers' names: line, turns an iteration."""
+        found = {}
+        for op, _ in walk(tuple(self.draft.scope.items)):
+            if "purpose" in op.attr and "rows" in op.attr:
+                found[op.attr["purpose"]] = op.where.line, op.attr["rows"]
+            elif op.kind == "permutations":
+                found[op.name] = op.where.line, op.attr["rounds"]
+        return found
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name` and returns its result."""
