@@ -41,6 +41,7 @@ class Config:
     simulations: int = option(16, "imagined steps of a decision", ge=1)
     considered: int = option(16, "actions that a search considers at first", ge=1)
     max_depth: int = option(5, "longest imagined sequence of steps", ge=1)
+    value_scale: float = option(0.1, "c_scale, the weight of values in a search", gt=0)
     replay_size: int = option(50_000, "transitions in the replay, in all", ge=1)
     learning_starts: int = option(2_000, "environment steps before the first update", ge=0)
     updates: int = option(16, "updates in an iteration", ge=1)
@@ -141,6 +142,7 @@ class MuZeroActor(Actor):
             config.considered,
             config.max_depth,
             config.gamma,
+            config.value_scale,
         )
 
     def searched(self, obs, gumbel):

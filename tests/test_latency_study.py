@@ -19,6 +19,13 @@ def test_table_of_the_page_is_of_the_measurements():
     assert done.stdout in (ROOT / "docs/cluster.md").read_text()
 
 
+def test_table_of_families_is_of_the_measurements():
+    command = [sys.executable, "scripts/family_study.py", "--from", "docs/families.csv"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.startswith("| ms an iteration | ")
+    assert done.stdout in (ROOT / "docs/choosing_a_policy.md").read_text()
+
+
 def test_report_of_accuracy_is_of_the_measurements():
     command = [sys.executable, "scripts/scaling_accuracy.py", "report", "docs/scaling/accuracy.csv"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)

@@ -75,8 +75,8 @@ def test_no_algorithm_is_named_that_is_not_there(file, part, rows):
         registry.find_algorithm(name).read_text().split('"""')[1] for name in registry.algorithms()
     ]
     known = plain(" ".join([*rows, *(row["about"] for row in rows.values()), *docstrings]))
-    names = re.search(part, (ROOT / file).read_text(), re.DOTALL)[1]
-    names = re.sub(r"from data sets|for several agents|the|for discrete actions|\s+", " ", names)
+    names = re.sub(r"\s+", " ", re.search(part, (ROOT / file).read_text(), re.DOTALL)[1])
+    names = re.sub("from data sets|for several agents|the|for discrete actions", " ", names)
     for name in re.split(r"[,;/]| and ", names):
         assert plain(name) in known, name
 

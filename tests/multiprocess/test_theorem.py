@@ -63,6 +63,7 @@ ALGORITHMS = {
         {
             "simulations": 3,
             "max_depth": 2,
+            "value_scale": 0.01,
             "unroll": 3,
             "n_step": 4,
             "learning_starts": 64,
@@ -90,7 +91,8 @@ ALGORITHMS = {
 """The algorithms' configurations and environments.
 
 SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC's up to 4e-4 of
-16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768.
+16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768. MuZero's search divides
+differences of values by their range, small in a network that has not learnt: a small `value_scale`.
 """
 SHIPPED = (
     *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
@@ -142,7 +144,7 @@ FIRST = {
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
+    ("muzero", "MultipleLearners", "CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
@@ -163,7 +165,7 @@ QUICK = {
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("muzero", "GPUOnly", "graph:CartPole-v1", 1),
+    ("muzero", "MultipleLearners", "CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
@@ -417,7 +419,6 @@ MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muze
             *itertools.product(MASKED, POLICIES[:-1], (1, 3)),
         ],
         0,
-        1,
     ),
 )
 def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path):
