@@ -180,6 +180,9 @@ def _draw(plan: Any, cut: Any, run_dir: Path) -> None:
         drawn = picture.render_svg(cut, plan)
     except MsrlError:
         return
+    except Exception as error:  # noqa: BLE001  (a mistake in a picture ends no training)
+        print(f"msrl: the graph is not drawn: {error!r}", file=sys.stderr)
+        return
     write_file(run_dir / GRAPH_FILE, drawn)
 
 
