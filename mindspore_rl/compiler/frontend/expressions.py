@@ -168,17 +168,6 @@ class ExpressionReader:
             return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
         return isinstance(node, ast.Tuple) or isinstance(self.frame.part(node), tuple)
 
-    def parts(self, node: ast.expr) -> tuple[Struct, ...]:
-        """Reads a tuple behind a `*`."""
-        value = self.expression(node)
-        if not is_sequence(value):
-            self.frame.fail(
-                node,
-                "`*` of something that is not a tuple of known length",
-                "unpack it first: a, b = value",
-            )
-        return value
-
     def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
         """Lists the entries of `{"a": x}`, `dict(a=x)` or `first | second`; else returns None.
 

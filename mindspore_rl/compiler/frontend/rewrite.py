@@ -60,7 +60,7 @@ class Rewriter(ast.NodeTransformer):
         args: list[ast.expr] = []
         for arg in call.args:
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
-                values = self.reader.parts(arg.value)
+                values = self.reader.elements([arg])
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
             else:
                 args.append(self.visit(arg))
