@@ -80,11 +80,9 @@ class Model(nn.Cell):
         self.mask_size = spec.mask_size
         size, self.atoms = config.latent_size, config.atoms
         self.support = Tensor(np.linspace(-config.bound, config.bound, config.atoms), float32)
-        layers = [config.hidden, config.seed, "relu"]
 
         def head(columns, rows, gain, index):
-            hidden, seed, activation = layers
-            return MLP(columns, hidden, rows, gain, seed, index, activation)
+            return MLP(columns, config.hidden, rows, gain, config.seed, index, "relu")
 
         self.of_obs = head(self.obs_size, size, 1.0, 1)
         self.of_step = head(size + self.num_actions, size, 1.0, 2)

@@ -54,13 +54,13 @@ def completed_values(
     Returns:
         [N, A] float32.
     """
-    visited = (visits > 0.0).astype(float32)
+    visited = visits > 0.0
     values = totals / ops.maximum(visits, 1.0)
-    probs = ops.softmax(logits, -1) * visited
+    probs = ops.softmax(logits, -1) * visited.astype(float32)
     seen = (probs * values).sum(-1) / ops.maximum(probs.sum(-1), 1e-8)
     count = visits.sum(-1)
     mixed = (value + count * seen) / (1.0 + count)
-    values = ops.where(visits > 0.0, values, mixed.expand_dims(-1))
+    values = ops.where(visited, values, mixed.expand_dims(-1))
     lowest = ops.amin(values, -1, True)
     spread = ops.maximum(ops.amax(values, -1, True) - lowest, 1e-3)
     return (50.0 + ops.amax(visits, -1, True)) * scale * (values - lowest) / spread
