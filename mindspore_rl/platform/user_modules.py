@@ -7,7 +7,9 @@ The folder of a file becomes a package with a unique name, so that two folders m
 import ast
 import builtins
 import contextlib
+import functools
 import keyword
+import os
 import re
 import sys
 import traceback
@@ -278,12 +280,12 @@ def as_recorded(about: Mapping[str, Any]) -> str:
     return f"gym:{name}" if (found[2] or "") in GYMS[found[1]] else name
 
 
-def _named(value: object, folder: Path) -> Path | None:
+def _named(text: str, folder: Path) -> Path | None:
     """Returns the file of a folder that a string names, such as "map.txt" or "maps/small.txt"."""
-    if not isinstance(value, str) or not re.fullmatch(r"[^\x00-\x1f]{1,200}", value):
+    if not os.path.exists(os.path.join(folder, text)):  # resolving a path costs ten times as much
         return None
     try:
-        found = (folder / value).resolve()
+        found = (folder / text).resolve()
         return found if found.is_relative_to(folder) and found.is_file() else None
     except (OSError, ValueError):  # no valid file name
         return None
@@ -304,20 +306,30 @@ def _sources(file: Path) -> int:
 
 def _follow(file: Path, folder: Path, needed: set[Path]) -> None:
     """Adds the files of a folder that a file imports or names in strings, recursively."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        base, names = folder, []
-        if isinstance(node, ast.Constant) and (named := _named(node.value, file.parent)):
-            needed.add(named)
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+    texts, imports = _mentioned(file.read_bytes())
+    needed |= {named for text in texts if (named := _named(text, file.parent))}
+    for level, name in imports:
+        found = _sibling(file.parents[level - 1] if level else folder, name)
+        if found is None:
+            continue
+        for more in found.parent.rglob("*.py") if found.name == "__init__.py" else [found]:
+            if more not in needed and more.is_relative_to(folder):
+                needed.add(more)
+                _follow(more, folder, needed)
+
+
+@functools.lru_cache(maxsize=1000)
+def _mentioned(code: bytes) -> tuple[list[str], list[tuple[int, str]]]:
+    """Finds the strings in a source that may name files, and the level and name of each import."""
+    texts: list[str] = []
+    imports: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"[^\x00-\x1f]{1,200}", node.value):
+                texts.append(node.value)
+        elif isinstance(node, ast.Import):
+            imports += [(0, alias.name.partition(".")[0]) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = file.parents[node.level - 1] if node.level else folder
             names = [node.module] if node.module else [alias.name for alias in node.names]
-        for name in names:
-            found = _sibling(base, name.partition(".")[0])
-            if found is None:
-                continue
-            for more in found.parent.rglob("*.py") if found.name == "__init__.py" else [found]:
-                if more not in needed and more.is_relative_to(folder):
-                    needed.add(more)
-                    _follow(more, folder, needed)
+            imports += [(node.level, name.partition(".")[0]) for name in names]
+    return texts, imports

@@ -13,14 +13,12 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from uuid import uuid4
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
-_NUMBERS = itertools.count()
-"""Numbers of the functions made here. MindSpore keeps what it parsed by `__name__` and `id`, and a
-new function may have the `id` of an old one."""
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value."""
 
@@ -132,7 +130,9 @@ def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> 
     scope: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(made), file, "exec"), like.__globals__, scope)  # noqa: S102
     function = scope["made"](**free)
-    function.__name__ = f"{tree.name}_{next(_NUMBERS)}"
+    # MindSpore keeps what it parsed by `__name__` and `id`, and a new function may have the `id` of
+    # an old one. A counter here would be state that cells reach: they would never be cached.
+    function.__name__ = f"{tree.name}_{uuid4().hex}"
     return function
 
 

@@ -14,6 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindspore_rl.purity import fingerprint as fingerprints
 from mindspore_rl.purity.fingerprint import Unknown, fingerprint
+from mindspore_rl.rl.operators import gradient_function
 
 SCALE = 2.0
 CLASS = {"__annotations__": {"seed": int}}
@@ -54,6 +55,11 @@ def only_with_sources(monkeypatch):
 
 def test_two_alike_are_the_same():
     assert fingerprint(Sample(), (X,)) == fingerprint(Sample(), (X + 1,))
+
+
+def test_cells_with_gradients_have_one():
+    """Else MindSpore compiles every learner anew whenever a job starts."""
+    assert fingerprint(gradient_function) == fingerprint(gradient_function)
 
 
 @pytest.mark.parametrize(
