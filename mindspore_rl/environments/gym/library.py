@@ -402,3 +402,13 @@ def is_plain(env: Any) -> bool:
             return False
         env = env.env
     return True
+
+
+def is_atari(env: Any) -> bool:
+    """Returns whether it is one of ale-py's games, with none but the library's own wrappers."""
+    module = load(str(library_of(type(env))))
+    while isinstance(env, module.Wrapper):
+        if not type(env).__module__.startswith(f"{module.__name__}.wrappers."):
+            return False
+        env = env.env
+    return type(env).__module__.startswith("ale_py.")
