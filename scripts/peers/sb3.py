@@ -4,8 +4,8 @@
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
 The argument gives `library`, `algorithm`, `stop_return`, `processes` (true: one for each
-environment) and all keys of the algorithm's configuration. Prints `steps N` before each rollout; ends at the first mean return of the last 100
-episodes that reaches `stop_return`, and prints that.
+environment) and all keys of the algorithm's configuration. Prints `steps N` before each rollout;
+ends at the first mean return of the last 100 episodes that reaches `stop_return`, and prints that.
 """
 
 import json
