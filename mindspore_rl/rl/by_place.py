@@ -5,6 +5,7 @@ function makes records, and where it returns a dictionary.
 """
 
 import ast
+import functools
 import inspect
 import itertools
 import linecache
@@ -18,9 +19,6 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
-_NUMBERS = itertools.count()
-"""Numbers of the functions made here. MindSpore keeps what it parsed by `__name__` and `id`, and a
-new function may have the `id` of an old one."""
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value."""
 
@@ -132,8 +130,18 @@ def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> 
     scope: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(made), file, "exec"), like.__globals__, scope)  # noqa: S102
     function = scope["made"](**free)
-    function.__name__ = f"{tree.name}_{next(_NUMBERS)}"
+    function.__name__ = f"{tree.name}_{next(_numbers())}"
     return function
+
+
+@functools.cache
+def _numbers() -> Iterator[int]:
+    """Returns the numbers of the functions made here, no part of what a cell's code can reach.
+
+    MindSpore keeps what it parsed by `__name__` and `id`, and a new function may have the `id` of
+    an old one.
+    """
+    return itertools.count()
 
 
 def _file_of(lines: list[str], file: str) -> str:
