@@ -39,6 +39,7 @@ ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
     "impala": ({}, CARTPOLE),
+    "rnd": ({"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "vdn": (
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
@@ -95,7 +96,7 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 differences of values by their range, small in a network that has not learnt: a small `value_scale`.
 """
 SHIPPED = (
-    *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
+    *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
 )
 OF_TORSOS = {"torso", "state_size", "segment_steps"}
@@ -135,6 +136,7 @@ FIRST = {
     ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
     ("ppo", "Central", "CartPole-v1", 2),
     ("ppo", "Environments", "CartPole-v1", 2),
+    ("rnd", "MultipleLearners", "CartPole-v1", 1),
     ("mappo", "Environments", "graph:simple_tag_v3", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
@@ -159,6 +161,7 @@ FIRST = {
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
+    ("rnd", "MultipleLearners", "CartPole-v1", 1),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "Central", "CartPole-v1", 2),
