@@ -99,8 +99,8 @@ SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
 )
-OF_TORSOS = {"torso", "state_size", "segment_steps"}
-"""Options with their own tests: IMAGES, MEMORIES."""
+OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
+"""Options with their own tests: IMAGES, MEMORIES, GOALS."""
 UNSET = {
     "target_kl": 1.3e-5,
     "priority": 0.6,
@@ -200,7 +200,7 @@ def _options(algorithm):
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
-    fixed = {"env", *OF_TORSOS, *REQUIRED, *ALGORITHMS[algorithm][0]}
+    fixed = {"env", *OWN, *REQUIRED, *ALGORITHMS[algorithm][0]}
     return {f.name: _other(f.name, f.default) for f in fields if f.name not in fixed}
 
 
@@ -428,6 +428,26 @@ def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path)
     """Exploration, too, takes valid actions only."""
     environment = CHOICES[policy == "GPUOnly"]
     options = {"normalise_obs": True} if algorithm == "ppo" else None
+    request = request_for(algorithm, policy, environment, workers, options)
+    _check(request, references, tmp_path)
+
+
+HINDSIGHT = {"her": 5, "num_steps": 6, "learning_starts": 16, "hidden": (8,)}
+GOALS = {
+    "dqn": ("probe:bits", {**HINDSIGHT, "n_step": 2, "updates": 2}),
+    "sac": ("probe:reach", HINDSIGHT),
+    "td3": ("probe:reach", HINDSIGHT),
+}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("policy", [name for name in POLICIES[:-1] if name != "GPUOnly"])
+@pytest.mark.parametrize("algorithm", GOALS)
+def test_goals_equal_reference(algorithm, policy, workers, references, tmp_path):
+    """Learning in hindsight: windows whose goals are replaced; no graph environment has goals."""
+    environment, options = GOALS[algorithm]
     request = request_for(algorithm, policy, environment, workers, options)
     _check(request, references, tmp_path)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import images, masks
+from mindspore_rl.environments.gym import goals, images, masks
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.environments.sync_vector import RAISED, as_space
@@ -360,6 +360,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         warning=_own_statistics(env),
         library=library,
         action_mask=hasattr(env, "action_mask_of"),
+        goal=goals.goal_of(env),
     )
 
 
