@@ -66,6 +66,7 @@ setup(
         "marl": ["mpe2", "pettingzoo"],
         "offline": ["h5py"],  # reads HDF5, the format of Minari's data sets
         "pool": ["envpool>=1"],
+        "robotics": ["gymnasium-robotics", "imageio", "mujoco"],
         "plot": ["matplotlib", "tensorboard"],
         "export": ["onnxruntime"],  # checks the file that MindSpore writes
         "site": ["mkdocs-material", "mkdocstrings[python]"],

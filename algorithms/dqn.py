@@ -5,7 +5,8 @@ al. 2016, arXiv 1511.06581), prioritised replay (Schaul et al. 2016, arXiv 1511.
 returns, the distribution of returns over atoms (C51, Bellemare et al. 2017, arXiv 1707.06887) and
 noisy layers (Fortunato et al. 2018, arXiv 1706.10295), which together are Rainbow (Hessel et al.
 2018, arXiv 1710.02298); Munchausen's reward (Vieillard et al. 2020, arXiv 2007.14430); an epsilon
-for each environment (Ape-X, Horgan et al. 2018, arXiv 1803.00933).
+for each environment (Ape-X, Horgan et al. 2018, arXiv 1803.00933); hindsight experience replay
+(HER, Andrychowicz et al. 2017, arXiv 1707.01495).
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.distributional import categorical_loss, project
+from mindspore_rl.rl.goals import Hindsight
 from mindspore_rl.rl.losses import clip_by_global_norm, huber_loss
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.noisy import NoisyMLP
@@ -58,6 +60,8 @@ class Config:
     temperature: float = option(0.03, "of Munchausen's policy, in units of the reward", gt=0)
     priority: float = option(0.0, "exponent alpha of prioritised replay; 0: uniform", ge=0)
     importance: float = option(0.4, "exponent beta of its importance weights", ge=0, le=1)
+    her: int = option(0, "HER: how many steps later goals may be from; 0: no HER", ge=0)
+    her_fraction: float = option(0.8, "HER: samples with such goals", ge=0, le=1)
     max_grad_norm: float = option(1.0, "bound of the global gradient norm", gt=0)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (ReLU)", ge=1)
 
@@ -149,9 +153,10 @@ class DQNActor(Actor):
 class DQNLearner(Learner):
     """Updates on batches from the replay."""
 
-    def __init__(self, network, target, config):
+    def __init__(self, network, target, config, spec):
         super().__init__()
         self.network, self.target, self.config = network, target, config
+        self.hindsight = Hindsight(spec, config, config.n_step) if config.her else None
         self.online, self.copied = network.trainable_params(), target_parameters(target)
         self.updates = Parameter(Tensor(0, int32), name="updates", requires_grad=False)
         self.optimizer = nn.Adam(self.online, config.learning_rate)
@@ -211,17 +216,20 @@ class DQNLearner(Learner):
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
-        loss, value, grad_norm = 0.0, 0.0, 0.0
+        loss, value, grad_norm, steps = 0.0, 0.0, 0.0, config.her or config.n_step
         for _ in msrl.epochs(config.updates):
             if config.priority:
-                batch, ids, odds = msrl.replay_sample(
-                    config.batch_size, "priority", steps=config.n_step
-                )
+                batch, ids, odds = msrl.replay_sample(config.batch_size, "priority", steps=steps)
                 weight = ops.pow(odds, -config.importance)
                 weight = weight / msrl.max(weight)
             else:
-                batch = msrl.replay_sample(config.batch_size, steps=config.n_step)
+                batch = msrl.replay_sample(config.batch_size, steps=steps)
                 weight = ops.ones_like(batch.reward[:, 0])
+            if config.her:
+                chance = msrl.uniform(config.batch_size, 2)
+                obs, action, *rest = batch
+                obs, *rest = self.hindsight(chance, obs, *rest)
+                batch = Transition(obs, action, *rest)
             if config.noisy:
                 noise = msrl.uniform(config.batch_size, 2 * self.network.noise_size)
             if msrl.env_steps() >= config.learning_starts:
@@ -254,7 +262,7 @@ class DQNTrainer(Trainer):
             raise ConfigError(f"DQN takes discrete actions; those of {spec.name} are continuous")
         network, target = QNetwork(config, spec), QNetwork(config, spec)
         self.actor = DQNActor(network, spec)
-        self.learner = DQNLearner(network, target, config)
+        self.learner = DQNLearner(network, target, config, spec)
 
     def train(self, msrl):
         """Rolls out `num_steps` into the replay, then learns from samples of it."""

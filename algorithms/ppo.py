@@ -129,13 +129,15 @@ class ActorCritic(nn.Cell):
             obs = self.obs_statistics.normalise(obs)
         return obs.reshape((-1, *self.obs_shape))
 
-    def values(self, obs, final_obs, *state):
-        """Returns: values `[T, B]` of obs `[T, B, ...]`, and those of final_obs."""
-        inputs, state = self.core(self.flat(obs), state)
-        final_inputs, _ = self.core(self.flat(final_obs), state)
-        value = self.critic(self.torso(inputs))
-        final_value = self.critic(self.torso(final_inputs))
-        return value.reshape(obs.shape[:2]), final_value.reshape(obs.shape[:2])
+    def values(self, obs, *state):
+        """Returns: values `[T, B]` of obs `[T, B, ...]`."""
+        inputs, _ = self.core(self.flat(obs), state)
+        return self.critic(self.torso(inputs)).reshape(obs.shape[:2])
+
+    def final_values(self, obs, final_obs, *state):
+        """Returns: values `[T, B]` of final_obs, which follow obs and its state."""
+        _, state = self.core(self.flat(obs), state)
+        return self.values(final_obs, *state)
 
     def sample(self, obs, state, noise):
         """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state."""
@@ -227,7 +229,13 @@ class PPOLearner(Learner):
             reward = self.scale_reward(reward)
 
         # For all steps at once: an operator costs as much for one step as for a rollout.
-        value, final_value = self.network.values(batch.obs, batch.final_obs, *batch.state)
+        value = self.network.values(batch.obs, *batch.state)
+        rollout = batch.obs, batch.final_obs, *batch.state
+        if msrl.sum(batch.truncated.astype("float32")) > 0:
+            final_value = self.network.final_values(*rollout)
+        else:  # the next step's values
+            last = self.network.final_values(*(part[-1:] for part in rollout))
+            final_value = ops.cat((value[1:], last))
         advantage, returns = gae(reward, value, final_value, *ends, config.gamma, config.gae_lambda)
         mean, variance = moments(msrl, ops.stack((advantage, returns), -1), keep=1)
         if config.normalise_advantage:

@@ -2,7 +2,8 @@
 
 arXiv 1812.05905: twin critics, a Gaussian policy squashed by tanh, and a temperature that keeps the
 policy's entropy near a target. With `quantiles` it is TQC (Kuznetsov et al. 2020, arXiv
-2005.04269): the critics learn quantiles of the return, and no target counts the highest ones.
+2005.04269): the critics learn quantiles of the return, and no target counts the highest ones. With
+`her` it learns in hindsight (Andrychowicz et al. 2017, arXiv 1707.01495).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import ActionScale, squashed_normal_sample
 from mindspore_rl.rl.distributional import lowest_quantiles, quantile_loss
+from mindspore_rl.rl.goals import Hindsight
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.updates import polyak_update, target_parameters
 
@@ -39,6 +41,8 @@ class Config:
     tau: float = option(0.005, "step of the target critics in an update", ge=0, le=1)
     quantiles: int = option(0, "TQC: quantiles of each critic; 0: SAC's values", ge=0)
     dropped: int = option(2, "TQC: the highest quantiles, for each critic, that are left out", ge=0)
+    her: int = option(0, "HER: how many steps later goals may be from; 0: no HER", ge=0)
+    her_fraction: float = option(0.8, "HER: samples with such goals", ge=0, le=1)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
     def __post_init__(self):
@@ -56,6 +60,7 @@ class Transition(NamedTuple):
     action: Any  # the actor's action before scaling, in [-1, 1]
     reward: Any
     terminated: Any
+    truncated: Any
     final_obs: Any
 
 
@@ -106,6 +111,7 @@ class SACLearner(Learner):
     def __init__(self, policy, critics, target, config, spec):
         super().__init__()
         self.policy, self.critics, self.target, self.config = policy, critics, target, config
+        self.hindsight = Hindsight(spec, config) if config.her else None
         self.target_entropy = -float(spec.action_space.size)
         self.log_alpha = Parameter(Tensor(np.zeros((), np.float32)), name="log_alpha")
         self.online, self.followers = critics.trainable_params(), target_parameters(target)
@@ -152,12 +158,21 @@ class SACLearner(Learner):
         self.policy_optimizer(grads)
         self.alpha_optimizer((-(log_prob + self.target_entropy),))
 
+    def drawn(self, msrl):
+        """Returns: a batch of the replay, with HER of windows in hindsight."""
+        config = self.config
+        if not config.her:
+            return msrl.replay_sample(config.batch_size)
+        obs, action, *rest = msrl.replay_sample(config.batch_size, steps=config.her)
+        obs, *rest = self.hindsight(msrl.uniform(config.batch_size, 2), obs, *rest)
+        return Transition(*[part[:, 0] for part in (obs, action, *rest)])
+
     def learn(self, msrl):
         """Makes the updates of an iteration. Returns: metrics of the last one."""
         config = self.config
         critic_loss, value, policy_loss, log_prob = 0.0, 0.0, 0.0, 0.0
         for _ in msrl.epochs(config.updates):
-            batch = msrl.replay_sample(config.batch_size)
+            batch = self.drawn(msrl)
             noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             other_noise = msrl.uniform(config.batch_size, self.policy.size * 2)
             if msrl.env_steps() >= config.learning_starts:
@@ -207,6 +222,7 @@ class SACTrainer(Trainer):
                         action=kept_action,
                         reward=reward,
                         terminated=terminated,
+                        truncated=truncated,
                         final_obs=final_obs,
                     ),
                     keep=config.replay_size,

@@ -4,8 +4,9 @@
 two critics' values, noise on the target policy's actions, and less frequent policy updates.
 Without these three it is DDPG (Lillicrap et al. 2015, arXiv 1509.02971), `configs/ddpg.yaml`.
 
-Option: TD3+BC (Fujimoto and Gu 2021, arXiv 2106.06860), which learns from a data set and whose
-policy also clones the data's actions.
+Options: TD3+BC (Fujimoto and Gu 2021, arXiv 2106.06860), which learns from a data set and whose
+policy also clones the data's actions; hindsight experience replay (HER, Andrychowicz et al. 2017,
+arXiv 1707.01495).
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import ActionScale, standard_normal
+from mindspore_rl.rl.goals import Hindsight
 from mindspore_rl.rl.losses import cloning_loss
 from mindspore_rl.rl.networks import MLP, TwinCritics, flat_size
 from mindspore_rl.rl.updates import polyak_update, target_parameters
@@ -46,6 +48,8 @@ class Config:
     twin: bool = option(True, "two critics, whose lower value counts; DDPG has one")
     dataset: str = option("", "TD3+BC learns from this file, see `msrl dataset`; empty: TD3")
     bc_alpha: float = option(2.5, "TD3+BC's alpha: weight of the value beside the cloning", ge=0)
+    her: int = option(0, "HER: how many steps later goals may be from; 0: no HER", ge=0)
+    her_fraction: float = option(0.8, "HER: samples with such goals", ge=0, le=1)
     hidden: tuple[int, ...] = option((256, 256), "widths of the hidden layers (ReLU)", ge=1)
 
 
@@ -56,6 +60,7 @@ class Transition(NamedTuple):
     action: Any  # the actor's action before scaling, in [-1, 1]
     reward: Any
     terminated: Any
+    truncated: Any
     final_obs: Any
 
 
@@ -101,6 +106,7 @@ class TD3Learner(Learner):
     def __init__(self, policy, critics, targets, config, spec):
         super().__init__()
         self.policy, self.critics, self.config = policy, critics, config
+        self.hindsight = Hindsight(spec, config) if config.her else None
         self.scale = ActionScale(spec.action_space)
         self.target_policy, self.target_critics = targets
         self.online = policy.trainable_params() + critics.trainable_params()
@@ -145,9 +151,14 @@ class TD3Learner(Learner):
         polyak_update(self.followers, self.online, self.config.tau)
 
     def drawn(self, msrl):
-        """Returns: a batch of the replay or of the data set."""
-        if not self.config.dataset:
-            return msrl.replay_sample(self.config.batch_size)
+        """Returns: a batch of the replay, with HER of windows in hindsight, or of the data set."""
+        config = self.config
+        if config.her and not config.dataset:
+            obs, action, *rest = msrl.replay_sample(config.batch_size, steps=config.her)
+            obs, *rest = self.hindsight(msrl.uniform(config.batch_size, 2), obs, *rest)
+            return Transition(*[part[:, 0] for part in (obs, action, *rest)])
+        if not config.dataset:
+            return msrl.replay_sample(config.batch_size)
         obs, action, reward, terminated, next_obs = msrl.dataset_transitions(
             self.config.dataset, self.config.batch_size
         )
@@ -156,6 +167,7 @@ class TD3Learner(Learner):
             action=self.scale.inverse(action),
             reward=reward,
             terminated=terminated,
+            truncated=ops.zeros_like(terminated),
             final_obs=next_obs,
         )
 
@@ -212,6 +224,7 @@ class TD3Trainer(Trainer):
                             action=kept_action,
                             reward=reward,
                             terminated=terminated,
+                            truncated=truncated,
                             final_obs=final_obs,
                         ),
                         keep=config.replay_size,

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import window_mask

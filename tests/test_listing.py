@@ -35,10 +35,10 @@ def plain(text: str) -> str:
 def test_each_algorithm_tells_what_it_needs(rows):
     assert set(registry.algorithms()) <= set(rows)
     found = {name: (row["needs"], row["options"]) for name, row in rows.items() if "needs" in row}
-    assert found["dqn"] == (["discrete"], {})
-    assert found["sac"] == (["continuous"], {})
+    assert found["dqn"] == (["discrete"], {"goals": "her=STEPS"})
+    assert found["sac"] == (["continuous"], {"goals": "her=STEPS"})
     assert found["bc"] == (["discrete", "continuous", "data"], {})
-    assert found["td3"] == (["continuous"], {"data": "dataset=FILE"})
+    assert found["td3"] == (["continuous"], {"goals": "her=STEPS", "data": "dataset=FILE"})
     assert found["r2d2"][0] == ["discrete", "recurrent"]
     assert found["mappo"][0] == ["discrete", "agents"]
     options = {"images": "torso=cnn", "recurrent": "torso=gru"}

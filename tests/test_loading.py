@@ -216,6 +216,10 @@ def test_files_that_name_a_module_as_it_was_called_still_load(former):
         ("CartPole-v1", {"library": "gymnasium"}, "CartPole-v1"),
         ("LunarLander-v2", EARLIER, "gym:LunarLander-v2"),
         ("LunarLander-v3", EARLIER, "LunarLander-v3"),  # gymnasium's
+        ("Taxi-v3", EARLIER, "gym:Taxi-v3,action_mask=false"),
+        ("gymnasium:Taxi-v3", EARLIER, "gymnasium:Taxi-v3,action_mask=false"),
+        ("Taxi-v4", {"library": "gymnasium"}, "Taxi-v4,action_mask=false"),
+        ("Taxi-v4", {"library": "gymnasium", "action_mask": True}, "Taxi-v4"),
         ("gymnasium:CartPole-v1", EARLIER, "gymnasium:CartPole-v1"),
         ("graph:CartPole-v1", EARLIER, "graph:CartPole-v1"),
         ("/here/own.py:Own", EARLIER, "/here/own.py:Own"),

@@ -136,6 +136,8 @@ def needs_of(cls: Any) -> tuple[list[str], dict[str, str]]:
             options["recurrent"] = "torso=gru"
         else:
             needs.append("recurrent")
+    if "her" in keys:
+        options["goals"] = "her=STEPS"
     if "dataset" in keys:
         if "replay_insert" in inspect.getsource(cls.train):
             options["data"] = "dataset=FILE"

@@ -244,6 +244,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         workers=request.workers,
         environment=config.env,
         library=trainer.spec.library,
+        action_mask=trainer.spec.action_mask,
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,

@@ -33,6 +33,29 @@ class Team:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """The goal in the observations of an environment, and the reward of reaching it.
+
+    The first `size` numbers of an observation are the goal that its state achieves, the next `size`
+    the desired one. A step reaches the goal if the distance between them, after the step, is at
+    most `tolerance`.
+
+    Args:
+        size: numbers of a goal.
+        tolerance: the largest distance (Euclidean) at which it is reached.
+        reached: the reward of a step that reaches it.
+        missed: the reward of every other step.
+        ends: True if an episode terminates where it is reached.
+    """
+
+    size: int
+    tolerance: float
+    reached: float = 0.0
+    missed: float = -1.0
+    ends: bool = False
+
+
+@dataclass(frozen=True)
 class EnvironmentSpec:
     """The shapes and limits of an environment.
 
@@ -51,6 +74,7 @@ class EnvironmentSpec:
         library: "gymnasium" or "gym" for their environments; empty for others.
         action_mask: True if the last `action_space.n` numbers of an observation (with teams, of
             each agent's) tell which actions are valid there: 1, or 0 for an invalid one.
+        goal: the goal of an environment whose reward tells only if it is reached; None: none.
     """
 
     name: str
@@ -65,6 +89,7 @@ class EnvironmentSpec:
     warning: str = ""
     library: str = ""
     action_mask: bool = False
+    goal: Goal | None = None
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)
@@ -99,6 +124,11 @@ class EnvironmentSpec:
                 "False, or True of Discrete(n) actions and flat observations of more than n "
                 "numbers in float32",
             ),
+            (
+                "goal",
+                self.goal is None or (not self.images and not self.teams and self._holds_goals),
+                "None, or a Goal of half the numbers of a flat observation at most",
+            ),
         ):
             if not right:
                 raise ValueError(f"its {key} is {getattr(self, key)!r}, expected {expected}")
@@ -118,6 +148,11 @@ class EnvironmentSpec:
         flat = len(self.obs_shape) == 1 + bool(self.teams) and not self.images
         discrete = isinstance(self.action_space, Discrete)
         return flat and discrete and self.mask_size < self.obs_shape[-1]
+
+    @property
+    def _holds_goals(self) -> bool:
+        size = getattr(self.goal, "size", 0)
+        return is_count(size) and len(self.obs_shape) == 1 and 2 * size <= self.obs_shape[0]
 
     @property
     def _may_be_images(self) -> bool:

@@ -3,11 +3,13 @@
 | name | what happens | optimum |
 |---|---|---|
 | probe:constant | one step, obs 1, reward 1 | value 1 |
+| probe:bits | an action flips one of 15 bits, reward 0 if they are those of a goal | return -6.5 |
 | probe:bandit | one step, obs -1 or +1, reward 1 if action 0 or 1 agrees, else -1 | return 1 |
 | probe:choice | three steps, two of four actions are valid in each, reward 1 for one | return 3 |
 | probe:delay | two steps, obs 0 then 1, reward 1 at the end | values gamma, then 1 |
 | probe:memory | five steps, the first shows -1 or +1, then as the bandit at the end | return 1 |
 | probe:pixels | as the bandit; obs a bright square on a dark image, left or right | return 1 |
+| probe:reach | a point moves in a square, reward 0 near a goal, else -1 | return about -8 |
 | probe:truncated | obs 1, reward 1, truncated after 10 steps | value 1 / (1 - gamma) |
 """
 
@@ -16,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Discrete
+from mindspore_rl.environments.environment import EnvironmentSpec, Goal
+from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import EnvironmentFailure
 
 
@@ -197,9 +199,98 @@ class Truncated(Probe):
     terminates = False
 
 
-PROBES = {
-    probe.spec.name: probe for probe in (Constant, Bandit, Choice, Delay, Memory, Pixels, Truncated)
-}
+class Bits(Probe):
+    """Bit flipping: reward -1 until all bits are those of the goal, then the episode terminates.
+
+    Section 3.1 of Andrychowicz et al. 2017, arXiv 1707.01495. Without hindsight, hardly an episode
+    sees a reward: there are 2^15 states.
+    """
+
+    goal = Goal(15, 0.5, ends=True)
+    spec = dataclasses.replace(
+        _spec("probe:bits", 15, -8.0), obs_shape=(30,), action_space=Discrete(15), goal=goal
+    )
+
+    def reset(self) -> np.ndarray:
+        """See `Probe.reset`."""
+        size = len(self._indices)
+        self._elapsed, self._total = np.zeros((2, size), np.int64)
+        self._place, self._desired = np.zeros((2, size, self.goal.size), np.float32)
+        self._begin(np.full(size, True))
+        return self._observe()
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Takes one step of every environment; see `VectorEnvironment.step`."""
+        goal = self.goal
+        self._place = self._moved(np.asarray(action))
+        self._elapsed += 1
+        self._total += 1
+        final_obs = self._observe()
+        there = np.square(self._place - self._desired).sum(1) <= goal.tolerance**2
+        terminated = there & goal.ends
+        truncated = (self._elapsed >= self.spec.max_episode_steps) & ~terminated
+        ended = terminated | truncated
+        self.episode_info = [{"is_success": float(one)} for one in there[ended]]
+        self._begin(ended)
+        reward = np.where(there, goal.reached, goal.missed).astype(np.float32)
+        return self._observe(), final_obs, reward, terminated, truncated
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns the step counts `[B] int64`, and the places and goals `[B, size] float32`."""
+        places = {"place": self._place.copy(), "desired": self._desired.copy()}
+        return {**super().get_state(), **places}
+
+    def set_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Restores a state from `get_state()`. Returns: the current obs `[B, ...]`."""
+        self._place, self._desired = state["place"].copy(), state["desired"].copy()
+        return super().set_state(state)
+
+    def _begin(self, ended: np.ndarray) -> None:
+        """Draws places and goals where an episode begins."""
+        self._elapsed[ended] = 0
+        number = self._total.astype(np.uint64)[:, None] << np.uint64(32)
+        number = number + np.arange(2 * self.goal.size, dtype=np.uint64)
+        drawn = _hash(self._seed, self._indices[:, None], number) >> np.uint64(40)
+        drawn = self._scaled(drawn.astype(np.float32) / 2**24)
+        self._place[ended] = drawn[ended, : self.goal.size]
+        self._desired[ended] = drawn[ended, self.goal.size :]
+
+    def _observe(self) -> np.ndarray:
+        return np.concatenate([self._place, self._desired], 1)
+
+    def _scaled(self, uniform: np.ndarray) -> np.ndarray:
+        return np.floor(2 * uniform)
+
+    def _moved(self, action: np.ndarray) -> np.ndarray:
+        flipped = np.arange(self.goal.size) == action[:, None]
+        return np.where(flipped, 1 - self._place, self._place)
+
+
+class Reach(Bits):
+    """A point moves by up to 0.1 along each axis, in a square of side 2, and should stay at a goal.
+
+    Goals are 0.05 wide, so that hardly a random walk meets one.
+    """
+
+    goal = Goal(2, 0.05)
+    spec = dataclasses.replace(
+        _spec("probe:reach", 50, -12.0),
+        obs_shape=(4,),
+        action_space=Box((2,), (-1.0, -1.0), (1.0, 1.0)),
+        goal=goal,
+    )
+
+    def _scaled(self, uniform: np.ndarray) -> np.ndarray:
+        return 2 * uniform - 1
+
+    def _moved(self, action: np.ndarray) -> np.ndarray:
+        return np.clip(self._place + 0.1 * np.clip(action, -1, 1), -1, 1).astype(np.float32)
+
+
+_ALL = (Constant, Bandit, Bits, Choice, Delay, Memory, Pixels, Reach, Truncated)
+PROBES = {probe.spec.name: probe for probe in _ALL}
 
 
 def _hash(*words: np.ndarray) -> np.ndarray:

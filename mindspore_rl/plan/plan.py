@@ -158,6 +158,7 @@ class Plan:
         cells: `native` if cells become native code where possible, else `mindspore`.
         parameters: shapes of all parameters, by name.
         library: the library of the environment, from its spec.
+        action_mask: whether it gives an action mask; None in a plan of an earlier version.
     """
 
     algorithm: dict[str, str]
@@ -189,6 +190,7 @@ class Plan:
     arrivals: Arrivals | None = None
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     library: str = ""
+    action_mask: bool | None = None
     records_per_env: int = 0
     parts: tuple[tuple[int, int], ...] = ()
     records_kept: int = 0

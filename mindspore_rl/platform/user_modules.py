@@ -272,12 +272,17 @@ def as_recorded(about: Mapping[str, Any]) -> str:
     """The environment of a plan or a checkpoint, by the name under which it is still the same.
 
     Those of earlier versions do not say the library: then a plain id was gym's where gym had it.
+    Nor do they say whether there was an action mask: then Taxi's was not taken.
     """
     name: str = about["environment"]
-    found = re.match(r"(\w+?)(?:-v(\d))?(?:,|$)", name)
-    if "library" in about or found is None or found[1] not in GYMS:
+    found = re.match(r"(?:gym\w*:)?((\w+?)(?:-v(\d))?)(?:,|$)", name)
+    if found is None or found[2] not in GYMS:
         return name
-    return f"gym:{name}" if (found[2] or "") in GYMS[found[1]] else name
+    if "action_mask" not in about and found[2] == "Taxi" and ",action_mask=" not in name:
+        name += ",action_mask=false"
+    if "library" in about or ":" in name or (found[3] or "") not in GYMS[found[2]]:
+        return name
+    return f"gym:{name}"
 
 
 def _named(text: str, folder: Path) -> Path | None:

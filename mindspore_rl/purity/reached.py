@@ -134,6 +134,8 @@ class Walk:
             self._named({k: v for k, v in vars(value).items() if not k.startswith("_")})
         elif isinstance(value, functools.partial):
             self.add((value.func, value.args, value.keywords), self.path)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.add(value.__wrapped__, self.path)  # not its annotations
         elif isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.MethodType):
@@ -214,17 +216,23 @@ class Walk:
                     self.add(value, f"{module.__name__}.{name}")
 
     def _attributes_of(
-        self, module: types.ModuleType, names: Iterable[str], inside: tuple = ()
+        self, module: types.ModuleType, names: Iterable[str], owner: str, inside: tuple = ()
     ) -> None:
-        """Visits the attributes of a module that code with the given names can read."""
+        """Visits the attributes of a module that code with the given names can read.
+
+        Those of Python's modules do not count that a module of this project, the `owner`, imports:
+        `os.environ` and `sys.path` differ from job to job, and what it makes of them is visited.
+        """
         self.say(module.__name__)
         if module.__name__.partition(".")[0] == "mindspore" or module in inside:
             return
         known = is_foreign(module.__name__)
+        if known and owner.partition(".")[0] == OWN.name:
+            return
         for name in names:
             value = vars(module).get(name)
             if isinstance(value, types.ModuleType):
-                self._attributes_of(value, names, (*inside, module))
+                self._attributes_of(value, names, module.__name__, (*inside, module))
             elif name in vars(module) and not (known and not _is_simple(value)):
                 self.say(name)
                 self.add(value, f"{module.__name__}.{name}")
@@ -255,7 +263,7 @@ class Walk:
                 continue  # its file identifies it
             self.say(name)
             if isinstance(value, types.ModuleType):
-                self._attributes_of(value, names)
+                self._attributes_of(value, names, module)
             else:
                 self.add(value, f"{module}.{name}")
 

@@ -4,8 +4,9 @@ These names are for programs of any library, see docs/replay_tables.md: importin
 neither MindSpore nor MPI nor environments.
 """
 
+from mindspore_rl.replay.draws import Mode, Order
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.sampler import Mode, Order, SampledBatch, Sampler
+from mindspore_rl.replay.sampler import SampledBatch, Sampler
 from mindspore_rl.replay.spec import Column, RateLimiter, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import NStep, n_step, window_mask

@@ -1,10 +1,7 @@
 // Frames of kept records, see frames.py. One thread writes.
-#include <cstdint>
-#include <cstring>
-#include <initializer_list>
+#include "copying.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include <initializer_list>
 
 namespace {
 // Numbers of the frames of each record, as frames.py lays them out.
@@ -94,10 +91,9 @@ void frames_put(const Store *store, int64_t column, int64_t count, const int64_t
 }
 
 void frames_take(const Store *store, int64_t count, const int32_t *numbers, char *to) {
-  const intptr_t page = sysconf(_SC_PAGESIZE);
-  for (int64_t n = 0; n < (store->announces ? count : 0); n++) {
-    intptr_t from = intptr_t(store->frame(numbers[n])), begin = from / page * page;
-    madvise((void *)begin, from + store->bytes - begin, MADV_WILLNEED);
+  if (store->announces) {
+    Announced announced;
+    for (int64_t n = 0; n < count; n++) announced.add(store->frame(numbers[n]), store->bytes);
   }
   for (int64_t n = 0; n < count; n++, to += store->bytes)
     memcpy(to, store->frame(numbers[n]), store->bytes);

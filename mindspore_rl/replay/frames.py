@@ -305,7 +305,7 @@ class FrameRings:
 @functools.cache
 def _functions() -> ctypes.CDLL:
     """Loads the functions of `frames.cpp`. Raises: MsrlError."""
-    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, (), FLAGS)))
+    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, (SOURCE.with_name("copying.h"),), FLAGS)))
     p, i = ctypes.c_void_p, ctypes.c_int64
     found.frames_put.restype, found.frames_put.argtypes = None, [p, i, i, p, p, p]
     found.frames_take.restype, found.frames_take.argtypes = None, [p, i, p, p]

@@ -13,7 +13,8 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
 SOURCE = Path(__file__).parent / "gather.h"
-INCLUDES = (SOURCE.with_name("index.h"), toolchain.DRIVER, SOURCE.with_name("views.h"))
+HEADERS = (SOURCE.with_name(f"{name}.h") for name in ("copying", "index", "views"))
+INCLUDES = (*HEADERS, toolchain.DRIVER)
 FLAGS = ("-std=c++20", "-pthread")
 
 

@@ -3,10 +3,8 @@
 //
 // Arrays come as Python objects, or tuples of them, and are looked up in these: NumPy takes longer to
 // tell one address than it takes to copy ten records.
+#include "copying.h"
 #include "index.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace {
 constexpr uint64_t ONE = 1 << 20;  // the weight of a lane's first records
@@ -42,47 +40,19 @@ int64_t below(const float *number, int64_t each, double count) {
   return int64_t((double(number[0]) + double(number[each]) * 0x1p-24) * count);
 }
 
-template <int BYTES> void copy_bytes(char *to, const char *from) { memcpy(to, from, BYTES); }
-
-void copy_value(char *to, const char *from, int64_t bytes) {
-  switch (bytes) {
-    case 1: return copy_bytes<1>(to, from);
-    case 4: return copy_bytes<4>(to, from);
-    case 8: return copy_bytes<8>(to, from);
-  }
-  if (bytes < 16 || bytes > 256) {
-    memcpy(to, from, bytes);
-    return;
-  }
-  for (int64_t at = 0; at + 16 < bytes; at += 16) copy_bytes<16>(to + at, from + at);
-  copy_bytes<16>(to + bytes - 16, from + bytes - 16);
-}
-
-// Has the system read what will be copied, all at once instead of page by page.
+// Has the system read what will be copied.
 void announce(const Rings &rings, int64_t count, const int64_t *slots, const int64_t *lanes,
               int64_t steps) {
-  const intptr_t page = sysconf(_SC_PAGESIZE);
-  intptr_t begin = 0, end = 0;  // of what was not asked for yet
-  auto ask = [&] {
-    if (end > begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
-  };
+  Announced announced;
   for (int64_t i = 0; i < count; i++)
     for (int64_t c = 0; c < rings.count; c++)
       for (int64_t slot = slots[i], left = steps; left > 0; slot = 0) {
         const Column &column = rings.columns[c];
         int64_t run = std::min(left, rings.capacity - slot), lane = lanes ? lanes[i] : i % rings.lanes;
-        intptr_t from = intptr_t(column.base + slot * column.slot + lane * column.lane);
-        intptr_t to = (from + (run - 1) * column.slot + column.bytes + page - 1) / page * page;
-        from = from / page * page;
-        if (from > end || from < begin) {
-          ask();
-          begin = from;
-          end = to;
-        }
-        end = std::max(end, to);
+        const char *from = column.base + slot * column.slot + lane * column.lane;
+        announced.add(from, (run - 1) * column.slot + column.bytes);
         left -= run;
       }
-  ask();
 }
 
 // Windows of records from slots on, of the given lanes or of all in turn. False if there is no such

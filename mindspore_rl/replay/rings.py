@@ -286,10 +286,10 @@ def _index(weights: np.ndarray, empty: Empty) -> tuple[np.ndarray, np.ndarray]:
 @functools.cache
 def functions() -> ctypes.CDLL:
     """Loads the functions of `rings.cpp`, which keep the interpreter's lock. Raises: MsrlError."""
-    probe, header = np.zeros(1), SOURCE.with_name("index.h")
+    probe, headers = np.zeros(1), (SOURCE.with_name("copying.h"), SOURCE.with_name("index.h"))
     place = ctypes.c_void_p.from_address(id(probe) + ADDRESS).value
     assert place == probe.ctypes.data, "this NumPy lays its arrays out otherwise"
-    found = ctypes.PyDLL(str(toolchain.library(SOURCE, {}, (header,), FLAGS)))
+    found = ctypes.PyDLL(str(toolchain.library(SOURCE, {}, headers, FLAGS)))
     p, i = ctypes.c_void_p, ctypes.c_int64
     for name, result, arguments in (
         ("rebuild", None, [p]),

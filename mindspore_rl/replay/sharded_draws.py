@@ -11,9 +11,9 @@ from mindspore_rl.communication.communicator import HostCommunicator, Waiting
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.assignment import assign
 from mindspore_rl.replay.bindings import functions
+from mindspore_rl.replay.draws import Key, Mode, Order, draw, strata
 from mindspore_rl.replay.host_view import HostView, to_whole
 from mindspore_rl.replay.rate_limiter import SLICE_S, check_samples
-from mindspore_rl.replay.sampler import Key, Mode, Order, draw, strata
 from mindspore_rl.replay.sharded_rows import BatchDraws
 from mindspore_rl.replay.spec import FIRST, TableSpec
 from mindspore_rl.replay.table import Table

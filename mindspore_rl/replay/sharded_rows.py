@@ -8,9 +8,9 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Waiting
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.draws import Key, Mode, Order, draw, to_redraw, windows
 from mindspore_rl.replay.host_view import HostView
 from mindspore_rl.replay.records import Buffers
-from mindspore_rl.replay.sampler import Key, Mode, Order, draw, to_redraw, windows
 
 TRIES, PAUSE_S = 100, 0.001
 
@@ -23,7 +23,7 @@ class BatchDraws:
         key: of the draws.
         mode: of the draws.
         lanes: `[B] int32`, lanes of the whole table.
-        places: `[B]`, the offset of each draw in its lane (`sampler.draw`), or its id in an order.
+        places: `[B]`, the offset of each draw in its lane (`draws.draw`), or its id in an order.
         used: random numbers of the key that are used.
         totals: `[lanes] float64`; a record's weight divided by its lane's entry is its probability.
         quotas: `[ranks] int64`, rows that each rank gets.

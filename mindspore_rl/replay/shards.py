@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.draws import Key, Mode, Order, check_draw
 from mindspore_rl.replay.host_view import to_part
 from mindspore_rl.replay.records import Buffers
-from mindspore_rl.replay.sampler import Key, Mode, Order, check_draw
 from mindspore_rl.replay.sharded_draws import ShardedDraws
 from mindspore_rl.replay.sharded_rows import ShardedRows
 from mindspore_rl.replay.spec import check_priorities

@@ -2,6 +2,7 @@
 //
 // A record has one writer, who makes its generation odd before the first byte and even after the
 // last: a reader that finds another generation after its copy than before has read nothing.
+#include "draw.h"
 #include "index.h"
 #include "rate_limiter.h"
 #include "order.h"
@@ -12,26 +13,6 @@
 #include <deque>
 
 namespace {
-inline uint64_t high(uint64_t a, uint64_t b) {
-  return uint64_t((unsigned __int128)a * b >> 64);
-}
-
-// Threefry2x32-20, as mindspore_rl/rl/random.py.
-uint64_t random_bits(uint32_t seed, uint32_t stream, uint32_t step, uint32_t index) {
-  static const int turns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
-  uint32_t key[3] = {seed, stream, seed ^ stream ^ 0x1BD11BDAu};
-  uint32_t x = step + key[0], y = index + key[1];
-  for (uint32_t group = 0; group < 5; group++) {
-    for (int turn : turns[group % 2]) {
-      x += y;
-      y = (y << turn | y >> (32 - turn)) ^ x;
-    }
-    x += key[(group + 1) % 3];
-    y += key[(group + 2) % 3] + group + 1;
-  }
-  return uint64_t(x) << 32 | y;
-}
-
 int64_t committed(const Table &table, int64_t record, double priority, double exponent) {
   Locked locked(table, record / table.header.capacity);
   return commit(table, record, table.header.weighted ? weight_of(priority, exponent) : 1);
@@ -105,9 +86,9 @@ void table_append(char *base, int64_t record, int64_t steps, int64_t columns,
 // Whole records, from one of them on. How many are inserted then: fewer if the table allows no
 // more now; -1 - that number if a lane has no room.
 int64_t table_insert(char *base, int64_t done, int64_t count, const int32_t *lanes,
-                     const int32_t *lengths,                     const double *priorities, double exponent, int64_t columns,
-                     const int64_t *starts, const int64_t *step_bytes, const char *const *from,
-                     int64_t *ids) {
+                     const int32_t *lengths, const double *priorities, double exponent,
+                     int64_t columns, const int64_t *starts, const int64_t *step_bytes,
+                     const char *const *from, int64_t *ids) {
   Table table(base);
   int64_t i = done;
   for (; i < count && admit(table, 1, 0, &table.lane(lanes[i])); i++) {
@@ -129,47 +110,6 @@ int64_t table_insert(char *base, int64_t done, int64_t count, const int32_t *lan
 void table_totals(char *base, uint64_t *totals) {
   Table table(base);
   for (int64_t i = 0; i < table.header.lanes; i++) totals[i] = load(table.lane(i).total);
-}
-
-// Draws of lanes and of places in them, from the lanes' totals alone: the same on every rank.
-// mode 0: with replacement; 1: without; 2: of the lane that is given for each. How many random
-// numbers it took, or -1 if there is nothing to draw, for mode 1 less than asked for.
-int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first, int64_t mode,
-                   int64_t count, int64_t lanes, const uint64_t *totals, int32_t *lane,
-                   uint64_t *offset) {
-  std::vector<uint64_t> ends(lanes), taken;
-  uint64_t total = 0;
-  for (int64_t i = 0; i < lanes; i++) ends[i] = total += totals[i];
-  for (int64_t i = 0; i < count && mode == 2; i++)
-    if (!totals[lane[i]]) return -1;
-  if (!total || (mode == 1 && total < uint64_t(count))) return -1;
-  uint64_t mask = 0;
-  if (mode == 1) {
-    for (mask = 1; mask < uint64_t(2 * count); mask *= 2) {}
-    taken.assign(mask--, UINT64_MAX);
-  }
-  uint32_t index = first;
-  for (int64_t i = 0; i < count; i++) {
-    uint64_t bits = random_bits(seed, stream, step, index++);
-    if (mode == 2) {
-      offset[i] = high(bits, totals[lane[i]]);
-      continue;
-    }
-    uint64_t at = high(bits, total);
-    if (mode == 1) {
-      uint64_t place = at * 0x9E3779B97F4A7C15u >> 20 & mask;
-      while (taken[place] != UINT64_MAX && taken[place] != at) place = (place + 1) & mask;
-      if (taken[place] == at) {
-        i--;
-        continue;
-      }
-      taken[place] = at;
-    }
-    int64_t found = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
-    lane[i] = int32_t(found);
-    offset[i] = at - (found ? ends[found - 1] : 0);
-  }
-  return int64_t(index - first);
 }
 
 // The records that draws fell on, as ids, with weights and lengths; id -1 where it is to be drawn
@@ -222,6 +162,39 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
       ids[at] = lanes.id(lane[at], slots[i], generation);
     }
   }
+}
+
+// A batch in one call, of whole records: how many random numbers it took, and in `gone` how many of
+// its rows are to be drawn again, whose id is -1 or which are not `whole`. -1, and nothing is drawn,
+// if records are lacking or the limit holds it back. `strata`: the lane of each row, for mode 2.
+int64_t table_sample(char *base, uint32_t seed, uint32_t stream, uint32_t step, int64_t mode,
+                     int64_t count, const int32_t *strata, int64_t columns, const int64_t *starts,
+                     const int64_t *step_bytes, char *const *to,
+                     void (*in_parts)(void (*)(void *, int64_t), void *, int64_t), int64_t *ids,
+                     uint64_t *weights, double *probabilities, int32_t *lengths, uint8_t *whole,
+                     int64_t *gone) {
+  Table table(base);
+  const int64_t lanes = table.header.lanes;
+  std::vector<uint64_t> totals(lanes), offsets(count);
+  std::vector<int32_t> lane(strata, strata + count);
+  std::vector<int64_t> each(mode == 2 ? lanes : 0);
+  table_totals(base, totals.data());
+  int64_t used = table_draw(seed, stream, step, 0, mode, count, lanes, totals.data(), lane.data(),
+                            offsets.data());
+  if (used < 0 || !table_admit(base, count)) return -1;
+  table_resolve(base, nullptr, 0, count, lane.data(), offsets.data(), nullptr, ids, weights,
+                lengths);
+  for (int64_t i = 0; mode == 2 && i < count; i++) each[lane[i]]++;
+  const double total = double(std::accumulate(totals.begin(), totals.end(), uint64_t(0)));
+  for (int64_t i = 0; i < count; i++) {
+    double all = mode == 2 ? double(totals[lane[i]]) : total;
+    probabilities[i] = double(weights[i]) / all;
+    if (mode == 2) probabilities[i] = probabilities[i] * double(each[lane[i]]) / double(count);
+  }
+  table_gather(base, nullptr, 0, count, ids, nullptr, table.header.length, columns, starts,
+               step_bytes, to, whole, in_parts);
+  *gone = std::count(whole, whole + count, 0);
+  return used;
 }
 
 // Which rank gets each row of a batch, whose lanes' holders are known: its holder as far as that

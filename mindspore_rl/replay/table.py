@@ -4,7 +4,7 @@ A record is one trajectory of at most `length` steps, or one transition if that 
 lie side by side in one block, each time-major, so that a window of a column is one copy. Records
 are distributed over lanes, each a ring buffer with one writer at a time: a full lane overwrites its
 oldest record. A draw depends on the lanes' totals and on a key, not on the process that draws
-(`sampler`). The file contains its specification, so that it can be opened without any other
+(`draws`). The file contains its specification, so that it can be opened without any other
 information.
 
     header | specification (JSON) | limit | lanes | entries | weights | sums, maxima | records
@@ -335,7 +335,7 @@ class Table(Records):
         functions().table_will_need(self.base, len(ids), *data, *self.layout)
 
     def pick(self, order: int, count: int) -> tuple[np.ndarray, ...] | int:
-        """Takes the first records in an order over all lanes, atomically; see `sampler.Order`.
+        """Takes the first records in an order over all lanes, atomically; see `draws.Order`.
 
         Returns: ids `[N] int64`, weights `[N] uint64`, lengths `[N] int32`; or, with nothing taken,
             the number of records if there are too few, or -1 if the rate limiter holds them back.

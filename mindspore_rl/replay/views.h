@@ -1,9 +1,7 @@
 // What a batch of records is copied to.
 #pragma once
+#include "copying.h"
 #include "index.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -54,6 +52,7 @@ void fetch(const Lanes &lanes, int64_t id) {
   if (lanes.header.record_bytes > 1024 || id < 0) return;
   auto [table, record, generation] = lanes.record(id);
   __builtin_prefetch(table.record(record));
+  __builtin_prefetch(table.record(record) + lanes.header.record_bytes - 1);
   __builtin_prefetch(&table.entry(record));
 }
 
@@ -93,7 +92,7 @@ void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t co
           if (streamed)
             copy_past_caches(row, from, length * step_bytes[c]);
           else
-            memcpy(row, from, length * step_bytes[c]);
+            copy_value(row, from, length * step_bytes[c]);
           if (length < window)
             memset(row + length * step_bytes[c], 0, (window - length) * step_bytes[c]);
         }
@@ -111,26 +110,14 @@ void table_will_need(char *base, int64_t count, const int64_t *ids, const int32_
                      int64_t window, int64_t columns, const int64_t *starts,
                      const int64_t *step_bytes) {
   Lanes lanes(base, nullptr, 0);
-  const intptr_t page = sysconf(_SC_PAGESIZE);
-  intptr_t begin = 0, end = 0;  // of what was not asked for yet
-  auto ask = [&] {
-    if (end > begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
-  };
+  Announced announced;
   for (int64_t i = 0; i < count; i++) {
     auto [table, record, generation] = lanes.record(ids[i]);
     int64_t steps = std::min(window, int64_t(table.entry(record).length) - first[i]);
-    for (int64_t c = 0; c < columns && steps > 0; c++) {
-      intptr_t from = intptr_t(table.record(record) + starts[c] + first[i] * step_bytes[c]);
-      intptr_t to = (from + steps * step_bytes[c] + page - 1) / page * page;
-      from = from / page * page;
-      if (from > end || from < begin) {
-        ask();
-        begin = from;
-      }
-      end = to;
-    }
+    for (int64_t c = 0; c < columns && steps > 0; c++)
+      announced.add(table.record(record) + starts[c] + first[i] * step_bytes[c],
+                    steps * step_bytes[c]);
   }
-  ask();
 }
 
 // Copies transitions, each with the discounted sum of `n` rewards from it on in place of its
@@ -162,8 +149,8 @@ void table_n_step(char *base, int64_t count, const int64_t *ids, int64_t n, doub
         last = next;
       }
       for (int64_t c = 0; c < columns; c++)
-        memcpy(to[c] + i * step_bytes[c], table.record(late[c] ? last : record) + starts[c],
-               step_bytes[c]);
+        copy_value(to[c] + i * step_bytes[c], table.record(late[c] ? last : record) + starts[c],
+                   step_bytes[c]);
       float value = float(sum);
       memcpy(to[reward] + i * sizeof value, &value, sizeof value);
     });

@@ -33,7 +33,7 @@ class BatchShare:
     def importance_weights(self, exponent: float) -> np.ndarray:
         """Returns importance weights, `[N] float32`, relative to the largest of the whole batch.
 
-        See `sampler.importance_weights`. The number of records cancels out.
+        See `draws.importance_weights`. The number of records cancels out.
         """
         return ((self.probabilities / self.least) ** -exponent).astype(np.float32)
 

@@ -5,6 +5,7 @@ function makes records, and where it returns a dictionary.
 """
 
 import ast
+import functools
 import inspect
 import itertools
 import linecache
@@ -13,7 +14,6 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from uuid import uuid4
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import statement_in
@@ -130,10 +130,18 @@ def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> 
     scope: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(made), file, "exec"), like.__globals__, scope)  # noqa: S102
     function = scope["made"](**free)
-    # MindSpore keeps what it parsed by `__name__` and `id`, and a new function may have the `id` of
-    # an old one. A counter here would be state that cells reach: they would never be cached.
-    function.__name__ = f"{tree.name}_{uuid4().hex}"
+    function.__name__ = f"{tree.name}_{next(_numbers())}"
     return function
+
+
+@functools.cache
+def _numbers() -> Iterator[int]:
+    """Returns the numbers of the functions made here, no part of what a cell's code can reach.
+
+    MindSpore keeps what it parsed by `__name__` and `id`, and a new function may have the `id` of
+    an old one.
+    """
+    return itertools.count()
 
 
 def _file_of(lines: list[str], file: str) -> str:

@@ -30,6 +30,12 @@ def _rows_at(length: int, distance: int) -> Tensor:
 
 
 @constexpr
+def _backwards(length: int) -> Tensor:
+    """Returns [T] int32, the rows from last to first."""
+    return Tensor(np.arange(length)[::-1].astype(np.int32))
+
+
+@constexpr
 def _all_rows_but_last(shape: tuple) -> Tensor:
     """Returns [T, 1, ...] float32, 0 at the last row and 1 elsewhere."""
     mask = np.ones((shape[0],) + (1,) * (len(shape) - 1), np.float32)
@@ -96,6 +102,25 @@ def gae(
     trace = ops.where(ops.logical_or(terminated, truncated), 0.0, gamma * gae_lambda)
     advantage = _linear_scan(delta, trace)
     return advantage, advantage + value
+
+
+def discounted_income(reward: Tensor, before: Tensor, gamma: float) -> Tensor:
+    """Discounts the rewards up to each step, forwards in time.
+
+    ``I_t = r_t + gamma I_{t-1}``, whose deviation scales rewards (Burda et al. 2018, section 2.4).
+
+    Args:
+        reward: [T, B] float32, reward units.
+        before: [B] float32, the income before the first step.
+        gamma: discount of a step, in [0, 1].
+
+    Returns:
+        income: [T, B] float32, reward units; its last row is ``before`` of the next rollout.
+    """
+    backwards = _backwards(reward.shape[0])
+    late = ops.concat((gamma * before.expand_dims(0), ops.zeros_like(reward[1:])), 0)
+    income = ops.gather(reward + late, backwards, 0)
+    return ops.gather(_linear_scan(income, ops.full_like(income, gamma)), backwards, 0)
 
 
 def lambda_returns(

@@ -16,9 +16,13 @@ from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
 from mindspore_rl.platform.cache import make_folder, write_file, writing
 
 ARRIVALS_FILE = "arrivals.bin"
-"""The log of arrivals, int64: the environment steps before the start, then `[updates, messages,
-3]`, for each message whose rows an update used: the worker, its iteration, and the number of
-updates that had made the parameters it acted with."""
+"""The log of arrivals: a `HEADER`, then int64 `[updates, messages, 3]`, for each message whose rows
+an update used: the worker, its iteration, and the number of updates that had made the parameters it
+acted with."""
+HEADER = np.dtype([("magic", "S8"), ("version", "<i8"), ("env_steps", "<i8")])
+"""The kind and version of the file, and the environment steps before the start."""
+KIND = (b"arrivals", 3)
+"""Logs of the versions 1 and 2 had no kind; version 2 began with the environment steps."""
 BEFORE = "before"
 """Folder of a run with the plans and logs of earlier starts, by the steps before each."""
 
@@ -39,7 +43,7 @@ def begin(run_dir: Path, env_steps: int) -> None:
     """Begins the log of a start."""
     path = run_dir / ARRIVALS_FILE
     with writing(path):
-        path.write_bytes(np.int64(env_steps).tobytes())
+        path.write_bytes(_header(env_steps))
 
 
 def append(run_dir: Path, rows: np.ndarray) -> None:
@@ -50,21 +54,32 @@ def append(run_dir: Path, rows: np.ndarray) -> None:
 
 
 def read_log(folder: Path, plan: Plan) -> Arrived:
-    """Returns the log of a start; one without updates if nothing has arrived."""
+    """Returns the log of a start; one without updates if nothing has arrived.
+
+    Raises:
+        MsrlError: it is of another version, or no log.
+    """
     assert plan.arrivals is not None
     messages = plan.arrivals.gather * plan.arrivals.consumers
-    path = folder / ARRIVALS_FILE
-    numbers = np.fromfile(path, np.int64) if path.is_file() else np.zeros(0, np.int64)
-    first, rows = (int(numbers[0]), numbers[1:]) if len(numbers) else (0, numbers)
-    size = 3 * messages  # a writer that is killed may leave less
-    return Arrived(first, rows[: len(rows) // size * size].reshape(-1, messages, 3))
+    path, size = folder / ARRIVALS_FILE, 3 * messages
+    head = np.fromfile(path, HEADER, 1) if path.is_file() else np.zeros(0, HEADER)
+    if not len(head):  # a writer that is killed may leave less
+        return Arrived(0, np.zeros((0, messages, 3), np.int64))
+    magic, version, env_steps = head[0].tolist()
+    if (magic, version) != KIND:
+        raise MsrlError(
+            f"{path} is no log of arrivals of version {KIND[1]}, the one that this msrl reads; "
+            "use the msrl that wrote it, or train again"
+        )
+    numbers = np.fromfile(path, np.int64, offset=HEADER.itemsize)
+    return Arrived(env_steps, numbers[: len(numbers) // size * size].reshape(-1, messages, 3))
 
 
 def starts(run_dir: Path) -> list[tuple[Plan, Arrived]]:
     """Returns the plans and logs of a run's starts, the earliest first.
 
     Raises:
-        MsrlError: a plan cannot be read.
+        MsrlError: a plan or a log cannot be read.
     """
     found = []
     for folder in [*sorted((run_dir / BEFORE).glob("*")), run_dir]:
@@ -103,5 +118,8 @@ def keep(run_dir: Path, new: Path, env_steps: int) -> None:
             make_folder(folder)
             source = run_dir / BEFORE / name if name else run_dir
             write_file(folder / PLAN_FILE, (source / PLAN_FILE).read_bytes())
-            data = np.int64(part.env_steps).tobytes() + part.rows.tobytes()
-            write_file(folder / ARRIVALS_FILE, data)
+            write_file(folder / ARRIVALS_FILE, _header(part.env_steps) + part.rows.tobytes())
+
+
+def _header(env_steps: int) -> bytes:
+    return np.array((*KIND, env_steps), HEADER).tobytes()

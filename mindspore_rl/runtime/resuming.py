@@ -8,6 +8,8 @@ from mindspore_rl.plan.plan import STATE, Plan
 from mindspore_rl.platform.user_modules import as_recorded
 from mindspore_rl.runtime.checkpoint import replays_of
 
+WITHOUT_MASK = "action_mask=false"
+NO_MASK_THEN = "is of an earlier version, which took no action mask: leave it out, by --env"
 MAX_NAMED = 3
 """Arrays that an error message names."""
 
@@ -33,7 +35,9 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
             "can go on from it; use one that `msrl train` wrote"
         )
     then = meta["environment"]
-    if plan.environment == as_recorded(meta):
+    recorded = as_recorded(meta)
+    unmasked = f"{recorded},{WITHOUT_MASK}" if "action_mask" not in meta else recorded
+    if plan.environment in (recorded, unmasked):
         then = plan.environment
     environments = [_without_folder(name) for name in (then, plan.environment)]
     told = [
@@ -46,6 +50,8 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
             told.append((f"num_steps, which {why},", *sizes(meta, plan)["num_steps"]))
     differ = [(what, then, now) for what, then, now in told if then != now]
     arrays = [] if differ else _other_arrays(meta, plan)  # else they follow from it
+    if arrays and plan.action_mask and "action_mask" not in meta:
+        raise CheckpointError(f"checkpoint {path} {NO_MASK_THEN} {recorded},{WITHOUT_MASK}")
     steps = meta["steps_per_iteration"]
     resized = any(then != now for then, now in sizes(meta, plan).values())
     if not differ and (arrays or (steps != plan.steps_per_iteration and not resized)):

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl import programs
+from mindspore_rl.environments.options import mask_option
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
@@ -178,6 +179,8 @@ def build_trained(
         )
     env = env or plan.environment
     trained, played = spec(plan.environment), spec(env)
+    if plan.action_mask is None and mask_option(env) is False:
+        trained = played  # the parameters are checked below
     for part in ("obs_shape", "obs_dtype", "action_space", "teams"):
         if getattr(played, part) != getattr(trained, part):
             raise MsrlError(
@@ -199,6 +202,9 @@ def build_trained(
     for name, parameter in named_parameters(trainer, "state"):
         value = arrays.get(f"parameters/{name}")
         if value is None or value.shape != tuple(parameter.shape):
+            if plan.action_mask is None and played.action_mask:
+                unmasked = f"{resuming.NO_MASK_THEN} {env},{resuming.WITHOUT_MASK}"
+                raise CheckpointError(f"checkpoint {path} {unmasked}")
             raise CheckpointError(
                 f"checkpoint {path} has no {name} of shape {tuple(parameter.shape)}: "
                 f"{plan.algorithm['file']} is not as it was when it was trained"

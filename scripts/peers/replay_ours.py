@@ -9,7 +9,7 @@ import numpy as np
 import replay_loop as loop
 
 from mindspore_rl.replay.bindings import use_threads
-from mindspore_rl.replay.sampler import Key, sample
+from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer

@@ -10,7 +10,7 @@ import replay_loop as loop
 
 from mindspore_rl.communication.mpi import MpiCommunicator
 from mindspore_rl.replay.assignment import split
-from mindspore_rl.replay.sampler import Key, Mode
+from mindspore_rl.replay.draws import Key, Mode
 from mindspore_rl.replay.shards import ShardedTable
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import study
 
 from mindspore_rl.platform import toolchain
-from mindspore_rl.replay.sampler import Key, Mode, Order, sample
+from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer

@@ -344,3 +344,26 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path):
     told = re.findall(r"\.py:\d+: (.*) is not supported here", str(caught.value))
     unknown = ["the unknown name 'rewards'", "the unknown name 'missing'"]
     assert told == [unknown[0], "`with`", "a loop over this", unknown[1]]
+
+
+def test_problems_of_learn_are_told_with_those_of_train(tmp_path):
+    lines = """
+        with reward:
+            pass
+        for o, r in msrl.minibatches(2, (obs, reward)):
+            if msrl.mean(r) > 0.5:
+                self.kept = r
+            target = missing * o
+        ratio = nothing / obs
+        """
+    sample = 'batch = msrl.boundary("batch", msrl.replay_sample())'
+    with pytest.raises(ProgramError) as caught:
+        build_with(tmp_path, learn=lines, remove=[(sample, "batch = unknown")])
+    told = re.findall(r"\.py:\d+: (.*) is not supported here", str(caught.value))
+    assert told == [
+        "the unknown name 'unknown'",
+        "`with`",
+        "an assignment to an attribute",
+        "the unknown name 'missing'",
+        "the unknown name 'nothing'",
+    ]

@@ -18,7 +18,7 @@ from mindspore_rl.datasets.windows import Batches
 from mindspore_rl.environments.environment import GRAPH_SPECS
 from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.sampler import Key, sample
+from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import ENTRY, HEADER, LANE, PAGE, TableSpec
 from tests.datasets.files import ABOUT, COLUMNS, episode, made
 

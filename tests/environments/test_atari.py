@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,17 @@ def test_frames_are_stacked():
     for (_, before, *_), (_, after, *_) in zip(seen[:-1], seen[1:], strict=True):
         np.testing.assert_array_equal(after[:, :3], before[:, 1:])
     assert (seen[-1][0][0] != seen[-1][0][1]).any()
+
+
+def test_threads_change_no_step():
+    alone, threaded = (registry.make_vector(PONG, range(3), 1) for _ in range(2))
+    threaded.threads = 2
+    for t in range(30):
+        action = np.arange(t, t + 3, dtype=np.int32) % 6
+        for one, other in zip(alone.step(action), threaded.step(action), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert any(one.name.startswith("environments") for one in threading.enumerate())
+    threaded.close()
 
 
 @pytest.mark.slow

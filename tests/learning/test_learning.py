@@ -208,6 +208,16 @@ def test_r2d2_remembers_what_dqn_forgets(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_hindsight_flips_bits_that_dqn_cannot(tmp_path):
+    """15 bits (figure 1 of Andrychowicz et al. 2017): -15 is the lowest return, -6.5 the best."""
+    train(tmp_path / "hindsight", "--config=her_bits")
+    assert np.mean(evaluate(tmp_path / "hindsight", 100, seed=7, sample=False)) >= -9.0
+    train(tmp_path / "without", "--config=her_bits", "her=0")
+    assert np.mean(evaluate(tmp_path / "without", 100, seed=7, sample=False)) <= -14.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "words", ["sac", "td3", "--config=tqc", "--config=ddpg", f"sac --workers 2 {AHEAD}"]
 )

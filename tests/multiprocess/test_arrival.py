@@ -13,9 +13,10 @@ from mindspore_rl.cli.main import main
 from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.jobs import registry
+from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE
+from mindspore_rl.runtime.arrivals_log import read_log
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.chaos import odd
 
@@ -77,7 +78,7 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     outcome, lines = run(job, tmp_path / "run")
     assert max(line["values"]["staleness_max"] for line in lines) <= 4
     assert [line["iteration"] for line in lines] == list(range(1, 13))
-    log = np.fromfile(tmp_path / "run" / ARRIVALS_FILE, np.int64)[1:].reshape(-1, 2, 3)
+    log = read_log(tmp_path / "run", load_plan(tmp_path / "run")).rows
     assert outcome.env_steps == len(log) * 2 * 4
     arrays, _ = checkpoint.load(Path(outcome.checkpoint))
     turns = [np.sort(log[log[:, :, 0] == worker][:, 1]) for worker in range(3)]
@@ -124,7 +125,7 @@ def test_two_learners_repeat_as_a_plain_loop(algorithm, tmp_path, misbehaving):
     assert [line["iteration"] for line in lines] == list(range(1, 13))
     assert max(line["values"]["staleness_max"] for line in lines) <= 4
     messages = 4 if algorithm == "dqn" else 2
-    log = np.fromfile(tmp_path / "run" / ARRIVALS_FILE, np.int64)[1:].reshape(-1, messages, 3)
+    log = read_log(tmp_path / "run", load_plan(tmp_path / "run")).rows
     assert len(log) * messages * 4 == outcome.env_steps == 12 * 16
     assert (log[:, :, 0] // 2 == np.repeat([0, 1], messages // 2)).all()
     arrays, _ = checkpoint.load(Path(outcome.checkpoint))

@@ -39,6 +39,7 @@ ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
     "impala": ({}, CARTPOLE),
+    "rnd": ({"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}, CARTPOLE),
     "mappo": (SMALL, PARTICLES),
     "vdn": (
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
@@ -95,11 +96,11 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 differences of values by their range, small in a network that has not learnt: a small `value_scale`.
 """
 SHIPPED = (
-    *("ppo", "a2c", "impala", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
+    *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
 )
-OF_TORSOS = {"torso", "state_size", "segment_steps"}
-"""Options with their own tests: IMAGES, MEMORIES."""
+OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
+"""Options with their own tests: IMAGES, MEMORIES, GOALS."""
 UNSET = {
     "target_kl": 1.3e-5,
     "priority": 0.6,
@@ -135,6 +136,7 @@ FIRST = {
     ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
     ("ppo", "Central", "CartPole-v1", 2),
     ("ppo", "Environments", "CartPole-v1", 2),
+    ("rnd", "MultipleLearners", "CartPole-v1", 1),
     ("mappo", "Environments", "graph:simple_tag_v3", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
@@ -159,6 +161,7 @@ FIRST = {
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
+    ("rnd", "MultipleLearners", "CartPole-v1", 1),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "Central", "CartPole-v1", 2),
@@ -197,7 +200,7 @@ def _options(algorithm):
     if algorithm not in SHIPPED:
         return {}
     fields = dataclasses.fields(programs.trainer_class(registry.find_algorithm(algorithm)).Config)
-    fixed = {"env", *OF_TORSOS, *REQUIRED, *ALGORITHMS[algorithm][0]}
+    fixed = {"env", *OWN, *REQUIRED, *ALGORITHMS[algorithm][0]}
     return {f.name: _other(f.name, f.default) for f in fields if f.name not in fixed}
 
 
@@ -425,6 +428,26 @@ def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path)
     """Exploration, too, takes valid actions only."""
     environment = CHOICES[policy == "GPUOnly"]
     options = {"normalise_obs": True} if algorithm == "ppo" else None
+    request = request_for(algorithm, policy, environment, workers, options)
+    _check(request, references, tmp_path)
+
+
+HINDSIGHT = {"her": 5, "num_steps": 6, "learning_starts": 16, "hidden": (8,)}
+GOALS = {
+    "dqn": ("probe:bits", {**HINDSIGHT, "n_step": 2, "updates": 2}),
+    "sac": ("probe:reach", HINDSIGHT),
+    "td3": ("probe:reach", HINDSIGHT),
+}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("policy", [name for name in POLICIES[:-1] if name != "GPUOnly"])
+@pytest.mark.parametrize("algorithm", GOALS)
+def test_goals_equal_reference(algorithm, policy, workers, references, tmp_path):
+    """Learning in hindsight: windows whose goals are replaced; no graph environment has goals."""
+    environment, options = GOALS[algorithm]
     request = request_for(algorithm, policy, environment, workers, options)
     _check(request, references, tmp_path)
 

@@ -85,13 +85,14 @@ def test_images_arrive_as_predicted(tmp_path):
 
 
 def test_a_collective_by_hand(tmp_path):
-    """Means and variances of advantages and returns, then 4 minibatches of 2 epochs, on each of 3.
+    """The number of truncations, means and variances, then 4 minibatches of 2 epochs, on each of 3.
 
     A variance is of deviations from the mean, which is reduced first; the remainder of the mean is
     reduced with the variance.
     """
     plan, _ = prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
-    mean, variance, gradient = predict(plan)
+    truncated, mean, variance, gradient = predict(plan)
+    assert (truncated.calls, truncated.message_bytes) == (3, 3 * 4)
     assert (mean.calls, mean.message_bytes) == (3, 3 * 2 * 4)
     assert (variance.calls, variance.message_bytes) == (3, 3 * 2 * 2 * 4)
     assert gradient.calls == 3 * 2 * 4

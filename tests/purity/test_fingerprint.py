@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.environments.in_graph.native_step import NativeEnvironment
 from mindspore_rl.purity import fingerprint as fingerprints
 from mindspore_rl.purity.fingerprint import Unknown, fingerprint
-from mindspore_rl.rl.operators import gradient_function
+from mindspore_rl.rl.by_place import by_place, with_tuples
 
 SCALE = 2.0
 CLASS = {"__annotations__": {"seed": int}}
@@ -55,11 +56,6 @@ def only_with_sources(monkeypatch):
 
 def test_two_alike_are_the_same():
     assert fingerprint(Sample(), (X,)) == fingerprint(Sample(), (X + 1,))
-
-
-def test_cells_with_gradients_have_one():
-    """Else MindSpore compiles every learner anew whenever a job starts."""
-    assert fingerprint(gradient_function) == fingerprint(gradient_function)
 
 
 @pytest.mark.parametrize(
@@ -231,3 +227,17 @@ def test_attributes_of_classes_and_modules(owner, name, value, monkeypatch):
     assert fingerprint(Reader(), (X,)) == before
     monkeypatch.setattr(owner, name, value)
     assert fingerprint(Reader(), (X,)) != before
+
+
+def test_a_counter_of_copied_functions_does_not_count():
+    before = fingerprint(by_place)
+    with_tuples(helper)
+    assert fingerprint(by_place) == before
+
+
+def test_a_jobs_variables_and_paths_do_not_count(monkeypatch):
+    """A native step was compiled by a compiler that a variable names."""
+    before = fingerprint(NativeEnvironment)
+    monkeypatch.setenv("MSRL_COORDINATOR", "process 1")
+    monkeypatch.syspath_prepend("elsewhere")
+    assert fingerprint(NativeEnvironment) == before

@@ -11,7 +11,7 @@ import numpy as np
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.mpi import MpiCommunicator
 from mindspore_rl.replay.assignment import split
-from mindspore_rl.replay.sampler import Key, Mode
+from mindspore_rl.replay.draws import Key, Mode
 from mindspore_rl.replay.shards import ShardedTable
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table

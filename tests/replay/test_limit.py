@@ -10,8 +10,8 @@ import pytest
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay import rate_limiter
 from mindspore_rl.replay.assignment import split
+from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.sampler import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.sampler import Key, Mode, Order, draw, sample, strata
+from mindspore_rl.replay.draws import Key, Mode, Order, draw, sample, strata
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.weights import LARGEST, ONE

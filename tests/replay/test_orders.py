@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.sampler import Key, Mode, Order, sample
+from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

@@ -1,5 +1,6 @@
 """Tables for programs of other libraries: the public names, and arrays that are not NumPy's."""
 
+import ctypes
 import dataclasses
 import os
 import re
@@ -23,7 +24,8 @@ from mindspore_rl.replay import (
     Writer,
     window_mask,
 )
-from mindspore_rl.replay.sampler import Key, sample
+from mindspore_rl.replay.bindings import functions
+from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import as_array
 from mindspore_rl.replay.writer import writing
 from tests.replay.tables import COLUMNS, filled, records
@@ -162,6 +164,30 @@ def test_a_writer_has_its_lanes_until_it_is_closed_or_gone():
         third.close()
 
 
+def test_a_draw_and_copy_in_one_call_are_those_of_the_calls_one_by_one(monkeypatch):
+    """Also with weights, lengths, and the limit's counts."""
+    limit = RateLimiter(min_records=30, samples_per_insert=2, slack=50)
+    for mode, weighted in [(mode, False) for mode in Mode] + [(Mode.STRATIFIED, True)]:
+        spec = TableSpec(COLUMNS, 20, lanes=2, length=3, weighted=weighted, rate_limiter=limit)
+        table, ids = filled(range(40), spec)
+        if weighted:
+            table.update(ids, 1 + np.arange(40) / 7)
+        batches, samples = [], []
+        for _ in range(2):
+            sampler, arrays = Sampler(table, 8, mode, seed=3), table.buffers(8)
+            for step in range(3):
+                sampler.step = 2 * step
+                batch = sampler.sample(arrays)
+                batches.append(vars(batch) | {name: x.copy() for name, x in arrays.items()})
+            samples.append(int(table.limit["samples"]))
+            monkeypatch.setattr(functions(), "table_sample", lambda *args: -1)
+        monkeypatch.undo()
+        assert samples == [24, 48]
+        for one, other in zip(batches[:3], batches[3:], strict=True):
+            for name in one.keys() - {"columns"}:
+                np.testing.assert_array_equal(one[name], other[name])
+
+
 @pytest.mark.parametrize("mode", [*Mode, Order.FIFO, Order.LIFO])
 def test_batches_come_into_the_callers_arrays(mode):
     table, _ = filled(range(40), TableSpec(COLUMNS, 20, lanes=2))
@@ -187,15 +213,18 @@ def test_arrays_for_batches_begin_at_a_cache_line():
         assert array.flags.c_contiguous
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(
     ("mode", "weighted"),
     [(mode, False) for mode in (*Mode, Order.FIFO, Order.LIFO)]
     + [(mode, True) for mode in (Mode.REPLACE, Mode.STRATIFIED, Order.FIFO, Order.LARGEST)],
 )
-def test_records_overwritten_since_their_draw_are_replaced(mode, weighted, monkeypatch):
+def test_records_overwritten_since_their_draw_are_replaced(mode, weighted, at_once, monkeypatch):
+    """Whether one call draws and copies them, or one call each."""
     limit = RateLimiter(min_records=8, samples_per_insert=1, slack=100)
     table, _ = filled(range(8), TableSpec(COLUMNS, 4, 2, weighted=weighted, rate_limiter=limit))
     copy, new = Table.copy, iter([range(8, 12), range(12, 16)])
+    one_call = functions().table_sample
     with Writer(table) as writer:
 
         def late(self, *args):
@@ -203,7 +232,21 @@ def test_records_overwritten_since_their_draw_are_replaced(mode, weighted, monke
                 writer.insert([0] * 4, records(numbers, 1))
             return copy(self, *args)
 
+        def in_one_call(*args):
+            """Those of lane 0 are overwritten while they are copied."""
+            if not at_once:
+                return -1
+            used = one_call(*args)
+            writer.insert([0] * 4, records(next(new), 1))
+            ids = np.ctypeslib.as_array((ctypes.c_int64 * 6).from_address(args[-6]))
+            whole = np.ctypeslib.as_array((ctypes.c_bool * 6).from_address(args[-2]))
+            assert whole.all()
+            whole[:] = ids % 8 // 4 == 1
+            args[-1]._obj.value = (~whole).sum()
+            return used
+
         monkeypatch.setattr(Table, "copy", late)
+        monkeypatch.setattr(functions(), "table_sample", in_one_call)
         batch = Sampler(table, 6, mode).sample()
     lane, slot = np.divmod(batch.ids % 8, 4)
     newest = np.where(lane == 0, 12 + slot, 2 * slot + 1)

@@ -11,9 +11,7 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.rings import make_rings
-from mindspore_rl.replay.sampler import (
+from mindspore_rl.replay.draws import (
     Key,
     Mode,
     Order,
@@ -22,6 +20,8 @@ from mindspore_rl.replay.sampler import (
     sample,
     windows,
 )
+from mindspore_rl.replay.rate_limiter import Wait
+from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

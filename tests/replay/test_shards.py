@@ -17,9 +17,9 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.plan.deployment import find_mpiexec
 from mindspore_rl.replay.assignment import assign, split
+from mindspore_rl.replay.draws import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.host_view import HostView
 from mindspore_rl.replay.rate_limiter import SLICE_S, Wait
-from mindspore_rl.replay.sampler import Key, Mode, Order, importance_weights, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

@@ -17,7 +17,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.platform.resources import free_shared_bytes
 from mindspore_rl.replay import table as table_module
 from mindspore_rl.replay.bindings import use_threads
-from mindspore_rl.replay.sampler import Key, sample
+from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
+from mindspore_rl.replay.draws import Key, Mode, sample, windows
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.sampler import Key, Mode, sample, windows
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import NStep, n_step, window_mask

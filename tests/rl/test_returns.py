@@ -80,6 +80,24 @@ def test_returns_equal_the_loops(run, num_steps, num_envs):
     np.testing.assert_allclose(target, lambda_returns, **close)
 
 
+def income_twice(reward, before):
+    income = returns.discounted_income(reward, before, GAMMA)
+    return income, returns.discounted_income(reward[2:], income[1], GAMMA)
+
+
+def test_income_goes_on_from_rollout_to_rollout(run):
+    """It is the loop forwards in time; the second rollout starts from the first's last row."""
+    reward, *_ = rollout(5, 3)
+    before = np.array([0.0, -1.0, 4.0], np.float32)
+    wanted, current = np.zeros((5, 3)), before.astype(np.float64)
+    for t in range(5):
+        current = reward[t] + GAMMA * current
+        wanted[t] = current
+    income, rest = run(income_twice, reward, before)
+    np.testing.assert_allclose(income, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rest, wanted[2:], rtol=1e-5, atol=1e-6)
+
+
 def off_policy(*shape):
     """Log-probabilities under the policy that learns and under the one that acted."""
     rng = np.random.default_rng(1)

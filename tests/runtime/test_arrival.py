@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE
+from mindspore_rl.errors import MsrlError
+from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, append, begin, read_log
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
 from mindspore_rl.runtime.rank.batch_server import BatchServer
 from mindspore_rl.runtime.rank.leases import Tickets
@@ -188,7 +189,7 @@ def test_every_iteration_is_in_one_batch(gather, bound, tmp_path):
     assert {len(batch) for batch in run.taken} == {gather}
     assert max(stale for batch in run.taken for _, stale in batch) <= bound
     assert 60 * STEPS * len(durations) // 5 <= run.env_steps <= (60 + 2 * gather) * STEPS
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, gather, 3)
+    log = read_log(tmp_path, run.plan).rows
     assert len(run.saves) == 3
     assert [[worker for worker, _ in batch] for batch in run.taken] == log[:, :, 0].tolist()
     for worker in range(len(durations)):
@@ -209,7 +210,7 @@ def test_a_fast_worker_may_have_several_records_in_a_batch(bound, tmp_path):
     workers = [[worker for worker, _ in batch] for batch in run.taken]
     assert workers[0] == [0, 1, 2, 3, 4], "then there is a record of each environment"
     assert any(len(set(batch)) < 5 for batch in workers) == (bound > 1)
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, 5, 3)
+    log = read_log(tmp_path, run.plan).rows
     assert workers == log[:, :, 0].tolist()
     for worker in range(5):
         numbers = log[log[:, :, 0] == worker][:, 1]
@@ -281,7 +282,7 @@ def test_learners_make_every_update_together(gather, bound, kept, tmp_path):
     assert first.env_steps == second.env_steps == first.version * 2 * gather * STEPS
     assert first.saves == second.saves
     assert len(first.saves) == 3
-    log = np.fromfile(tmp_path / ARRIVALS_FILE, np.int64)[1:].reshape(-1, 2 * gather, 3)
+    log = read_log(tmp_path, first.plan).rows
     both = [one + other for one, other in zip(first.taken, second.taken, strict=True)]
     stale = np.arange(len(log))[:, None] - log[:, :, 2]
     assert [[worker for worker, _ in batch] for batch in both] == log[:, :, 0].tolist()
@@ -381,3 +382,24 @@ def test_reports_by_arrival_wait_for_the_servers_next():
     assert line[-1]["metrics"] == {"loss": 2.0, "staleness_max": 1.0}
     assert [r["iteration"] for r in joined.rest()] == [2]
     assert joined.rest() == []
+
+
+def test_a_log_is_read_in_its_own_version_only(tmp_path):
+    """A writer may be killed at any byte; logs of before had no header, or the steps alone."""
+    plan = SimpleNamespace(arrivals=SimpleNamespace(gather=2, consumers=1))
+    path, updates = tmp_path / ARRIVALS_FILE, np.arange(24).reshape(4, 2, 3)
+    assert read_log(tmp_path, plan).rows.shape == (0, 2, 3)
+    begin(tmp_path, 160)
+    for rows in updates:
+        append(tmp_path, rows)
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        log = read_log(tmp_path, plan)
+        assert log.env_steps == (160 if size >= 24 else 0)
+        assert log.rows.tolist() == updates[: max(size - 24, 0) // 48].tolist()
+    old = updates.tobytes(), np.int64(160).tobytes() + updates.tobytes()
+    for other in (*old, whole.replace(b"arrivals\3", b"arrivals\4"), b"a,b,c\n" * 9):
+        path.write_bytes(other)
+        with pytest.raises(MsrlError, match=r"arrivals.bin is no log of arrivals of version 3, "):
+            read_log(tmp_path, plan)

@@ -284,7 +284,7 @@ def test_all_that_another_job_has_otherwise_is_told(tmp_path):
         algorithm: ClassVar = {"name": "ppo"}
         environment = "/elsewhere/odd.py:Odd"
         config: ClassVar = {"hidden": 32, "seed": 1}
-        num_envs, steps_per_iteration = 4, 64
+        num_envs, steps_per_iteration, action_mask = 4, 64, None
         parameters: ClassVar = {"w": (6,)}
         carried: ClassVar = {"env_state": Value((4, 2), "float32"), "obs": Value((4,), "float32")}
 
@@ -322,6 +322,13 @@ def test_all_that_another_job_has_otherwise_is_told(tmp_path):
         "  3 more arrays",
     ]
 
+    other.action_mask, about["environment"] = True, other.environment
+    unmasked = rf"took no action mask: leave it out, by --env {other.environment},action_mask=false"
+    with pytest.raises(CheckpointError, match=unmasked):
+        resuming.check_job(path, checkpoint.load(path)[1] | about, other)
+    about["environment"], job.environment = "Own-v1", "Own-v1,action_mask=false"
+    resuming.check_job(path, checkpoint.load(path)[1] | about, job)
+    job.environment = Job.environment
     job.steps_per_iteration, job.config = 32, about["config"]
     with pytest.raises(CheckpointError, match="steps_per_iteration is 64 in it and 32 here"):
         resuming.check_job(path, checkpoint.load(path)[1], job)

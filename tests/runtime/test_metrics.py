@@ -317,6 +317,18 @@ def test_without_a_terminal_a_line_every_5_s_and_one_at_the_end(tmp_path, clock,
     assert shown[3] == ("env_steps 1,200/2,400  100 steps/s  mean return 3.0  time left 0:12")
 
 
+def test_the_time_left_is_told_when_it_is_known_and_without_the_first_iteration(
+    tmp_path, clock, capsys
+):
+    metrics = Metrics(tmp_path, 1000, progress=True, clock=clock)
+    for i, seconds in enumerate((50.0, 5.0, 5.0, 5.0), 1):  # the first compiles
+        clock.now += seconds
+        metrics.log(i, 100 * i, {}, [])
+    shown = capsys.readouterr().err.splitlines()
+    assert ["time left" in line for line in shown] == [False, False, False, True]
+    assert shown[-1].endswith("time left 0:30")
+
+
 def test_no_time_is_left_where_an_iteration_has_more_steps_than_are_asked_for(
     tmp_path, clock, capsys
 ):

@@ -6,6 +6,7 @@ are inlined; attributes of `self` that are plain numbers become constants.
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import inspect
@@ -27,8 +28,8 @@ from mindspore_rl.compiler.frontend.msrl_calls import Calls
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
+    REFUSED,
     SUPPORTED,
-    Broken,
     Follows,
     Frame,
     Scope,
@@ -126,6 +127,7 @@ class _Builder(ExpressionReader):
 
     Attributes:
         problems: the errors of all statements, by message.
+        entered: loops and conditions whose bodies were begun.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class _Builder(ExpressionReader):
         self.calls: Calls = Calls(self, num_envs, wanted)
         self.loops, self.changes = Loops(self), Changes(self)
         self.problems: dict[str, ProgramError] = {}
+        self.entered: set[ast.stmt] = set()
 
     def read(self) -> "_Builder":
         """Reads the training loop."""
@@ -287,10 +290,27 @@ class _Builder(ExpressionReader):
             elif isinstance(error, _Returned) or not self.problems:
                 raise
             self.choices = 0
-            for name in assigned([node]):
-                self.frame.names[name] = Broken("what was refused")
+            if isinstance(node, (ast.For, ast.If)) and node not in self.entered:
+                self._read_refused(node)
+            self._refuse([node])
             if isinstance(node, ast.Return) and not self.frame.nested:
-                raise _Returned(Broken("what was refused")) from None
+                raise _Returned(REFUSED) from None
+
+    def _refuse(self, statements: list[Any]) -> None:
+        for name in assigned(statements):
+            self.frame.names[name] = REFUSED
+
+    def _read_refused(self, node: ast.For | ast.If) -> None:
+        """Reads the body of a loop or condition whose head was refused, for its problems."""
+        if self.frame.top and not self.draft.loops:  # what stands in it is perhaps the iteration
+            return
+        self.frame.nested += 1
+        for body in (node.body, node.orelse):
+            self._refuse([node])
+            with contextlib.suppress(_Returned):
+                for statement in body:
+                    self.statement(statement)
+        self.frame.nested -= 1
 
     def _read(self, node: ast.stmt) -> None:
         self.frame.node = node
@@ -301,6 +321,9 @@ class _Builder(ExpressionReader):
             name = ast.copy_location(ast.Name(node.name, ast.Store()), node)
             self.assignments.assign(name, self.functions.defined(node))
         elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute):
+                    self.assignments.fail_target(target)
             value = self.expression(node.value)
             for target in node.targets:
                 self.assignments.assign(target, value)
@@ -339,7 +362,8 @@ class _Builder(ExpressionReader):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
             if isinstance(node, ast.While) and node.orelse:
                 text = "`else` of a `while`"
-            self.frame.fail(node, text, BOUND if isinstance(node, ast.While) else SUPPORTED)
+            hint = BOUND if isinstance(node, ast.While) else SUPPORTED
+            self.frame.fail(node, text, hint, form=not isinstance(node, ast.While))
 
     def _augmented(self, node: ast.AugAssign, target: ast.Name) -> None:
         """Reads `x += y` as `x = x + y`; fails for lists and such, which change in place."""
@@ -388,6 +412,7 @@ class _Builder(ExpressionReader):
     def condition_statement(self, node: ast.If) -> None:
         """Reads an `if`."""
         condition = self.condition(node.test)
+        self.entered.add(node)
         if isinstance(condition, Static):
             for statement in node.body if condition.value else node.orelse:
                 self.statement(statement)

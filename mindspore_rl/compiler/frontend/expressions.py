@@ -24,6 +24,7 @@ from mindspore_rl.compiler.frontend.records import (
 )
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
+    REFUSED,
     Broken,
     Follows,
     Frame,
@@ -40,6 +41,7 @@ from mindspore_rl.compiler.frontend.scope import (
 from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 
@@ -433,7 +435,35 @@ class ExpressionReader:
                 "give msrl to functions written with `def`, and call what it has by its own name: "
                 "msrl.mean(...)",
             )
-        return self.inline(method, tuple(self.elements(node.args)), keywords)
+        return self.inlined(method, node, (), keywords)
+
+    def inlined(
+        self, method: Any, node: ast.Call, first: tuple[Struct, ...], keywords: dict[str, Struct]
+    ) -> Struct:
+        """Reads a function in place of its call; if an argument is refused, for its problems only.
+
+        Args:
+            method: the function.
+            node: the call, whose positional arguments are read here.
+            first: arguments before these.
+            keywords: the arguments by name.
+        """
+        args, refused = list(first), None
+        for arg in node.args:
+            try:
+                args += self.elements([arg])
+            except ProgramError as error:
+                kinds = [one.kind for one in inspect.signature(method).parameters.values()]
+                if inspect.Parameter.VAR_POSITIONAL in kinds:
+                    raise
+                refused = refused or error
+                left = sum(kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+                count = left - len(args) - len(keywords) if isinstance(arg, ast.Starred) else 1
+                args += [REFUSED] * count
+        result = self.inline(method, tuple(args), keywords)
+        if refused is not None:
+            raise refused
+        return result
 
     def _method(self, func: ast.expr) -> Any:
         if (

@@ -90,6 +90,7 @@ class Loops:
         elif not target:
             self.frame.fail(node.target, "a loop target that is not a name")
         self.draft.conditions += len(going)
+        self.reader.entered.add(node)
         for statement in node.body:
             self.reader.statement(statement)
         self.draft.conditions -= len(going)
@@ -117,6 +118,7 @@ class Loops:
         ast.fix_missing_locations(turn)
         self.frame.live[turn] = self.frame.live[node] | loaded(node)
         parts = self.reader.sequences.of(node.iter, "a loop over this")
+        self.reader.entered.add(node)
         several = len(parts) > 1
         self.draft.unrolled += several
         outermost = several and self.draft.unrolled_in is None

@@ -72,8 +72,8 @@ class Calls:
         if name == "boundary":
             return self._boundary(node)
         if name == "agent_learn":
-            args = tuple(self.reader.elements(node.args))
-            return self.reader.inline(self.reader.trainer.learner.learn, (Static(MSRL), *args), {})
+            learn = self.reader.trainer.learner.learn
+            return self.reader.inlined(learn, node, (Static(MSRL),), {})
         if name in ("gradient", "update"):
             return self._learner_call(name, node)
         if name == "report":

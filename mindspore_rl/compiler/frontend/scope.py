@@ -53,6 +53,9 @@ class Broken(Gone):
     """A name whose assignment was refused."""
 
 
+REFUSED = Broken("what was refused")
+
+
 class Follows(ProgramError):
     """A problem that follows from an earlier one, and is not told."""
 
@@ -152,14 +155,22 @@ class Frame:
         """Returns the place of an expression: file, line and column."""
         return self.file, self.first_line + node.lineno - 1, node.col_offset
 
-    def fail(self, node: ast.AST, construct: str, hint: str = SUPPORTED) -> NoReturn:
+    def fail(
+        self, node: ast.AST, construct: str, hint: str = SUPPORTED, form: bool = False
+    ) -> NoReturn:
         """Raises an error that shows a construct's source line and the supported forms.
+
+        Args:
+            node: the construct.
+            construct: it, in words.
+            hint: the supported forms.
+            form: whether the construct is refused whatever its names stand for.
 
         Raises:
             ProgramError: always.
         """
         names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
-        if any(isinstance(self.names.get(name), Broken) for name in names):
+        if not form and any(isinstance(self.names.get(name), Broken) for name in names):
             raise Follows(construct)
         where = self.where(node)
         before = where.text.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import images, masks
+from mindspore_rl.environments.gym import goals, images, masks
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.environments.sync_vector import RAISED, as_space
@@ -360,6 +360,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         warning=_own_statistics(env),
         library=library,
         action_mask=hasattr(env, "action_mask_of"),
+        goal=goals.goal_of(env),
     )
 
 
@@ -402,3 +403,13 @@ def is_plain(env: Any) -> bool:
             return False
         env = env.env
     return True
+
+
+def is_atari(env: Any) -> bool:
+    """Returns whether it is one of ale-py's games, with none but the library's own wrappers."""
+    module = load(str(library_of(type(env))))
+    while isinstance(env, module.Wrapper):
+        if not type(env).__module__.startswith(f"{module.__name__}.wrappers."):
+            return False
+        env = env.env
+    return type(env).__module__.startswith("ale_py.")

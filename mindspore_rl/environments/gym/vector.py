@@ -111,8 +111,9 @@ class GymVector(LoopVector):
             for env in envs:  # gymnasium's own check takes a quarter of a step
                 env.action_space.contains = known.__contains__
         self._steps = [env.step for env in envs]
-        # MuJoCo computes without Python's lock, and each environment has its own state.
-        self._concurrent = _concurrent(name, first) or int(kind == "mujoco")
+        # They compute without Python's lock, and each environment has its own state.
+        in_c = kind == "mujoco" or library.is_atari(first)
+        self._concurrent = _concurrent(name, first) or int(in_c)
         self._pool: ThreadPoolExecutor | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
         self._obs_shape = (len(made), *self.spec.obs_shape)

@@ -38,6 +38,8 @@ _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
 _BAR_INTERVAL_S = 0.2
 _LINE_INTERVAL_S = 5.0
+_FEW_ITERATIONS = 3
+"""Iterations after the first, which compiles, from whose speed the time left follows."""
 
 
 class Metrics:
@@ -95,6 +97,8 @@ class Metrics:
         self._started = self._written = self._shown = clock()
         self._total_steps = total_steps
         self._recent = deque([(self._started, start_steps)])
+        self._first: tuple[float, int] | None = None
+        self._iterations = 0
         self._returns: deque[float] = deque(maxlen=_MEAN_EPISODES)
         self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
         self._episodes_seen = 0
@@ -143,6 +147,8 @@ class Metrics:
         values = values | _info_means(episodes)
         self._episodes_seen += len(episodes)
         self._recent.append((now, env_steps))
+        self._first = self._first or self._recent[-1]
+        self._iterations += 1
         while len(self._recent) > 2 and now - self._recent[0][0] > _SPEED_WINDOW_S:
             self._recent.popleft()
         since, steps = self._recent[0]
@@ -288,12 +294,24 @@ class Metrics:
                 mean_return=mean_return,
             )
             return
-        left_s = max(self._total_steps - env_steps, 0) / speed if speed > 0 else math.inf
-        left = f"{int(left_s) // 60}:{int(left_s) % 60:02}" if math.isfinite(left_s) else "-"
+        left_s = self._left_s(env_steps)
+        left = "" if left_s is None else f"  time left {left_s // 60}:{left_s % 60:02}"
         self.note(
             f"env_steps {env_steps:,}/{self._total_steps:,}  {speed:,.0f} steps/s  "
-            f"mean return {mean_return}  time left {left}"
+            f"mean return {mean_return}{left}"
         )
+
+    def _left_s(self, env_steps: int) -> int | None:
+        """Returns the time left in seconds; None: it is not known yet."""
+        if env_steps >= self._total_steps:
+            return 0
+        if self._first is None or self._iterations <= _FEW_ITERATIONS:
+            return None
+        since, steps = max(self._recent[0], self._first)
+        now, done = self._recent[-1]
+        if now <= since or done <= steps:
+            return None
+        return round((self._total_steps - env_steps) * (now - since) / (done - steps))
 
 
 def is_written(path: Path) -> bool:

@@ -84,6 +84,7 @@ class RankState:
                 "config": plan.config,
                 "environment": plan.environment,
                 "library": plan.library,
+                "action_mask": plan.action_mask,
                 "num_envs": plan.num_envs,
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
