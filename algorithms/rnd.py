@@ -29,7 +29,7 @@ from mindspore_rl.rl.updates import Adam, target_parameters
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of RND; the defaults solve MountainCar-v0."""
+    """Hyper-parameters of RND; the defaults are for MountainCar-v0."""
 
     env: str = option("MountainCar-v0", "environment, with discrete actions")
     seed: int = option(1, "seed of every random number")

@@ -326,6 +326,35 @@ def test_refused(case, tmp_path):
     assert line[len(caret) - 1 :].startswith(under), str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for k in range(3):\n    if k > 0:\n        {}",
+        "for k in range(3):\n    if msrl.mean(reward) > k:\n        break\n    {}",
+        "far = 0.0\nfor _ in range(3):\n    if far > 1.0:\n        {}\n    far = far + 1.0",
+        "for k in range(3):\n    if k == 1:\n        continue\n    {}",
+    ],
+)
+def test_numbers_that_some_turns_leave_out_are_refused(code, tmp_path):
+    """The plain loop counts its draws, and a compiled one takes the turn's."""
+    with pytest.raises(ProgramError, match=r"(?s)msrl.uniform\(8, 1\).*in every turn"):
+        build_with(tmp_path, learn=code.format("target = target + msrl.uniform(8, 1).sum()"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _ in range(3):\n    if msrl.env_steps() > 100:\n        {}",
+        "much = msrl.mean(reward) > 1.0\nfor _ in range(3):\n    if much:\n        {}",
+        "if msrl.mean(reward) > 1.0:\n    {}",
+        "for k in range(3):\n    noise = msrl.uniform(8, 1).sum()\n    if k > 0:\n"
+        "        target = target + noise",
+    ],
+)
+def test_numbers_of_all_turns_or_none_are_read(code, tmp_path):
+    build_with(tmp_path, learn=code.format("target = target + msrl.uniform(8, 1).sum()"))
+
+
 def test_all_problems_of_a_file_are_told_at_once(tmp_path):
     lines = """
         ratio = rewards / 2.0

@@ -21,6 +21,7 @@ from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, marks, unmarked
+from mindspore_rl.compiler.frontend.left_out_draws import check_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
@@ -76,6 +77,7 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
             f"{algorithm}: train has {kinds.count('iterations')} loops over msrl.iterations(), "
             "expected one, at the outermost level"
         )
+    check_draws(tuple(body))
     program = Program(
         algorithm,
         place_kept(place_rows(tuple(body))),
