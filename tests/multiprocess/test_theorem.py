@@ -81,6 +81,10 @@ ALGORITHMS = {
         {**OF_DATA, "width": 16},
         ("CartPole-v1", "graph:Pendulum-v1"),
     ),
+    "gail": (
+        {"dataset": "of the environment", "num_steps": 16, "update_epochs": 2},
+        ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1"),
+    ),
     "bc": (OF_DATA, ("CartPole-v1", "graph:Pendulum-v1")),
     "iql": (OF_DATA, PENDULUM),
     "cql": (OF_DATA, PENDULUM),
@@ -98,6 +102,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
+    *("gail",),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
