@@ -4,7 +4,8 @@ Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning wit
 with the search of Danihelka et al. 2022, "Policy improvement by planning with Gumbel". Each
 decision is a search over imagined steps, of all environments at once, inside the compiled `act`.
 The network learns from windows of the replay: the improved policies of these searches, the rewards,
-and n-step returns.
+and n-step returns. Where two players move in turn, it plays against itself, and a value counts with
+the other sign in the state before.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_masks import features, masked
+from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.distributional import categorical_loss, project
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
@@ -42,6 +43,7 @@ class Config:
     considered: int = option(16, "actions that a search considers at first", ge=1)
     max_depth: int = option(5, "longest imagined sequence of steps", ge=1)
     value_scale: float = option(0.1, "c_scale, the weight of values in a search", gt=0)
+    epsilon: float = option(0.0, "probability of a random action in training", ge=0, le=1)
     replay_size: int = option(50_000, "transitions in the replay, in all", ge=1)
     learning_starts: int = option(2_000, "environment steps before the first update", ge=0)
     updates: int = option(16, "updates in an iteration", ge=1)
@@ -78,6 +80,8 @@ class Model(nn.Cell):
         super().__init__()
         self.obs_size, self.num_actions = flat_size(spec), spec.action_space.n
         self.mask_size = spec.mask_size
+        # A state's value is that of the player who moves there.
+        self.discount = -config.gamma if spec.two_players else config.gamma
         size, self.atoms = config.latent_size, config.atoms
         self.support = Tensor(np.linspace(-config.bound, config.bound, config.atoms), float32)
 
@@ -132,14 +136,15 @@ class MuZeroActor(Actor):
 
     def __init__(self, model, config):
         super().__init__()
-        self.model, self.noise_size = model, model.num_actions
+        self.model, self.noise_size = model, model.num_actions + 2
+        self.epsilon = config.epsilon
         self.search = GumbelSearch(
             model,
             model.num_actions,
             config.simulations,
             config.considered,
             config.max_depth,
-            config.gamma,
+            model.discount,
             config.value_scale,
         )
 
@@ -152,7 +157,10 @@ class MuZeroActor(Actor):
 
     def act(self, obs, noise):
         """Returns: action `[B]` and the improved policy `[B, actions]`."""
-        return self.searched(obs, -ops.log(-ops.log(ops.clamp(noise, 1e-7, 1.0 - 1e-7))))
+        model, uniform = self.model, ops.clamp(noise[:, 2:], 1e-7, 1.0 - 1e-7)
+        action, policy = self.searched(obs, -ops.log(-ops.log(uniform)))
+        anything = random_action(noise[:, 0], obs, model.mask_size, model.num_actions)
+        return ops.where(noise[:, 1] < self.epsilon, anything, action), policy
 
     def act_greedily(self, obs):
         """Returns: the best action `[B]`, for evaluation."""
@@ -177,7 +185,7 @@ class MuZeroLearner(Learner):
         _, value = self.target.judge(self.target.represent(obs))
         rollout = batch.reward, value.reshape(shape), batch.terminated, batch.truncated
         turned = [part.T for part in rollout]
-        return n_step_returns(*turned, config.gamma, config.n_step).T
+        return n_step_returns(*turned, self.model.discount, config.n_step).T
 
     def loss(self, batch):
         """Per window: the loss (Schrittwieser et al. 2020, eq. 1), then its three parts.
@@ -237,6 +245,7 @@ class MuZeroTrainer(Trainer):
 
     Config = Config
     masks_actions = True
+    two_players = True
 
     def __init__(self, config, spec):
         super().__init__(config, spec)

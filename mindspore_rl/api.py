@@ -292,6 +292,8 @@ class Trainer:
         multi_agent: whether the algorithm is for environments with teams of agents.
         masks_actions: whether the algorithm takes an action mask from the end of observations, see
             `EnvironmentSpec.action_mask`.
+        two_players: whether the algorithm is for games of two players, too, see
+            `EnvironmentSpec.two_players`.
         max_lag: number of iterations that the actors' parameters may be older where `--policy auto`
             chooses the schedule; `--schedule lag=` may ask for more.
         max_staleness: likewise the number of updates in an asynchronous schedule, whose batches are
@@ -299,12 +301,13 @@ class Trainer:
 
     Raises:
         ConfigError: only one of algorithm and environment has an axis of agents, or the environment
-            has an action mask and the algorithm takes none.
+            has an action mask or two players, and the algorithm is not for such.
     """
 
     Config: ClassVar[type]
     multi_agent: ClassVar[bool] = False
     masks_actions: ClassVar[bool] = False
+    two_players: ClassVar[bool] = False
     max_lag: ClassVar[int] = 0
     max_staleness: ClassVar[int] = 0
     actor: Actor
@@ -325,6 +328,12 @@ class Trainer:
                 "ppo, a2c, impala, dqn, qr_dqn, r2d2, discrete_sac, muzero or mappo, or leave the "
                 f"mask out by '{spec.name},action_mask=false' (a trainer that takes it says "
                 "masks_actions = True)"
+            )
+        if spec.two_players and not self.two_players:
+            raise ConfigError(
+                f"{spec.name} is a game of two players, which {type(self).__name__} does not take: "
+                f"train muzero, or name an opponent, --env {spec.name},opponent=random (a trainer "
+                "that negates the value of the other player's states says two_players = True)"
             )
         self.config = config
         self.spec = spec

@@ -75,6 +75,8 @@ class EnvironmentSpec:
         action_mask: True if the last `action_space.n` numbers of an observation (with teams, of
             each agent's) tell which actions are valid there: 1, or 0 for an invalid one.
         goal: the goal of an environment whose reward tells only if it is reached; None: none.
+        two_players: True if two players move in turn. Observation, mask and reward of a step are
+            those of the player who moves, and what one gains the other loses.
     """
 
     name: str
@@ -90,6 +92,7 @@ class EnvironmentSpec:
     library: str = ""
     action_mask: bool = False
     goal: Goal | None = None
+    two_players: bool = False
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)
@@ -128,6 +131,11 @@ class EnvironmentSpec:
                 "goal",
                 self.goal is None or (not self.images and not self.teams and self._holds_goals),
                 "None, or a Goal of half the numbers of a flat observation at most",
+            ),
+            (
+                "two_players",
+                not (self.two_players and self.teams),
+                "False with teams: two players who move in turn are one agent",
             ),
         ):
             if not right:
@@ -266,10 +274,38 @@ GRAPH_SPECS = {
         in_graph=True,
         teams=(Team("adversary", 3), Team("agent", 1)),
     ),
+    "graph:TicTacToe-v0": EnvironmentSpec(
+        "graph:TicTacToe-v0",
+        (27,),
+        Discrete(9),
+        9,
+        None,
+        in_graph=True,
+        action_mask=True,
+        two_players=True,
+    ),
+    "graph:ConnectFour-v0": EnvironmentSpec(
+        "graph:ConnectFour-v0",
+        (91,),
+        Discrete(7),
+        42,
+        None,
+        in_graph=True,
+        action_mask=True,
+        two_players=True,
+    ),
 }
 
-GRAPH_OPTIONS = {"graph:simple_spread_v3": {"N"}}
-"""Options of the in-graph environments; N of spread: N agents and as many landmarks."""
+OPPONENTS = ("random", "two_ply")
+GRAPH_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "graph:simple_spread_v3": {"N": ()},
+    "graph:TicTacToe-v0": {"opponent": OPPONENTS},
+    "graph:ConnectFour-v0": {"opponent": OPPONENTS},
+}
+"""Options of the in-graph environments, with their values; without any, whole numbers.
+
+N of spread: N agents and as many landmarks. An opponent's game is one of a single agent.
+"""
 
 
 def graph_spec(name: str) -> EnvironmentSpec:
@@ -279,14 +315,20 @@ def graph_spec(name: str) -> EnvironmentSpec:
         UnknownEnvironmentError: it does not have the option, or not with this value.
     """
     base, options = split_options(name)
-    known = GRAPH_OPTIONS.get(base, set())
+    known = GRAPH_OPTIONS.get(base, {})
     for key, value in options.items():
         if key not in known:
             text = f"it has {', '.join(known)}" if known else "it has none"
             raise UnknownEnvironmentError(f"{base!r} has no option {key!r}; {text}")
-        if type(value) is not int or value < 1:
+        if known[key] and value not in known[key]:
+            right = " or ".join(known[key])
+            raise UnknownEnvironmentError(f"{name!r}: {key} is {value!r}, expected {right}")
+        if not known[key] and (type(value) is not int or value < 1):
             raise UnknownEnvironmentError(f"{name!r}: {key} must be a whole number of 1 or more")
     found = GRAPH_SPECS[base]
+    if "opponent" in options:
+        moves = (found.max_episode_steps + 1) // 2
+        return replace(found, name=name, max_episode_steps=moves, two_players=False)
     if "N" in options:
         size = options["N"]
         teams = (Team("agent", size),)

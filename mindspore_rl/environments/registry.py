@@ -36,9 +36,9 @@ from mindspore_rl.platform.user_modules import load_module, package_of
 
 
 class InGraph(NamedTuple):
-    """An environment in MindSpore's operators: its Python counterpart, its module and its class."""
+    """An environment in MindSpore's operators: Python counterpart, if any, module and class."""
 
-    python: str
+    python: str | None
     module: str
     cls: str
 
@@ -50,6 +50,8 @@ IN_GRAPH = {
         "pettingzoo:mpe2.simple_spread_v3", "particle", "GraphSimpleSpread"
     ),
     "graph:simple_tag_v3": InGraph("pettingzoo:mpe2.simple_tag_v3", "particle", "GraphSimpleTag"),
+    "graph:TicTacToe-v0": InGraph(None, "board_games", "GraphTicTacToe"),
+    "graph:ConnectFour-v0": InGraph(None, "board_games", "GraphConnectFour"),
 }
 
 
@@ -61,14 +63,14 @@ def graph_names() -> list[str]:
 def python_name(graph_name: str) -> str | None:
     """Returns the Python counterpart of one of `graph_names()`, if any."""
     found = IN_GRAPH.get(split_options(graph_name)[0])
-    return with_options(found.python, graph_name) if found else None
+    return with_options(found.python, graph_name) if found and found.python else None
 
 
 def graph_name(name: str) -> str | None:
     """Returns the in-graph counterpart of the Python environment `name`, if any."""
     base, options = split_options(name)
     for graph, found in IN_GRAPH.items():
-        if found.python == base and set(options) <= GRAPH_OPTIONS.get(graph, set()):
+        if found.python == base and set(options) <= set(GRAPH_OPTIONS.get(graph, {})):
             return with_options(graph, name)
     return None
 
@@ -77,7 +79,7 @@ def names() -> list[str]:
     """Returns all known names; some need packages that may not be installed."""
     from mindspore_rl.environments import probe  # noqa: PLC0415
 
-    pythons = (found.python for found in IN_GRAPH.values())
+    pythons = (found.python for found in IN_GRAPH.values() if found.python)
     pettingzoo = [name for name in pythons if name.startswith("pettingzoo:")]
     return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *library.ids()]
 

@@ -266,7 +266,8 @@ def n_step_returns(
         final_value: [T, B] float32, the value of step t's true successor (see ``gae``).
         terminated: [T, B] bool.
         truncated: [T, B] bool.
-        gamma: discount of a step, in [0, 1].
+        gamma: discount of a step, in [0, 1]; in [-1, 0] where two players move in turn, and a
+            reward or value is that of the player who moves.
         steps: n, at least 1.
 
     Returns:

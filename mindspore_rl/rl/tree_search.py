@@ -88,7 +88,8 @@ class GumbelSearch(nn.Cell):
         considered: actions at the root that are searched at first, >= 1.
         max_depth: the longest imagined sequence of steps, >= 1; a simulation that gets there
             evaluates the last state again.
-        gamma: discount per step.
+        gamma: discount per step; its negative where two players move in turn, for a value is that
+            of the player who moves in the state, and one's gain is the other's loss.
         scale: c_scale of `completed_values`.
     """
 

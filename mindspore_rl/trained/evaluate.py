@@ -1,6 +1,7 @@
 """Evaluates a trained policy in the training loop, without updates."""
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -187,6 +188,8 @@ def build_trained(
                 f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
                 f"{plan.environment} with {getattr(trained, part)}: name another --env"
             )
+    # Who learnt against itself plans so against an opponent, too.
+    played = dataclasses.replace(played, two_players=trained.two_players)
     if played.warning:
         print(f"msrl: {env}: {played.warning}", file=sys.stderr)
     changed = {"env": env, "num_envs": episodes, "seed": seed}

@@ -112,6 +112,7 @@ UNSET = {
     "atoms": 11,
     "munchausen": 0.9,
     "quantiles": 5,
+    "epsilon": 0.5,
     "epsilon_alpha": 7.0,
     "rescale": 1e-2,
     "share_torso": True,

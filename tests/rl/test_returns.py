@@ -218,6 +218,19 @@ def test_hand_worked_n_step_returns(run):
     np.testing.assert_array_equal(again, 8.0 * ones)
 
 
+def of_two_players(reward, final_value, terminated, truncated):
+    return returns.n_step_returns(reward, final_value, terminated, truncated, -0.5, 3)
+
+
+def test_what_one_player_gains_the_other_loses(run):
+    """The second player wins with the third move after one; the discount is 1/2."""
+    reward = np.array([[0.0], [0.0], [0.0], [1.0], [0.0]], np.float32)
+    end = np.array([[False], [False], [False], [True], [False]])
+    found = run(of_two_players, reward, np.full((5, 1), 8.0, np.float32), end, np.zeros_like(end))
+    # Three moves behind the first one it is the other's turn, whose value is 8: -8/8.
+    np.testing.assert_array_equal(np.ravel(found), [-1.0, 0.25, -0.5, 1.0, -4.0])
+
+
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2])
 def test_rescaled_values_come_back(run, epsilon):
     def there_and_back(value):

@@ -34,8 +34,10 @@ class Model(nn.Cell):
 
 
 class Node:
-    def __init__(self, latent, logits, value):
-        self.latent, self.logits, self.value = latent, logits, value
+    """A state; `player` is 0 or 1, who moves there, and values are that player's."""
+
+    def __init__(self, latent, logits, value, player=0):
+        self.latent, self.logits, self.value, self.player = latent, logits, value, player
         self.below = [None] * ACTIONS
         self.rewards, self.visits, self.totals = np.zeros((3, ACTIONS))
 
@@ -57,7 +59,7 @@ def softmax(x):
     return powers / powers.sum()
 
 
-def searched(model, root, gumbel, schedule, max_depth):
+def searched(model, root, gumbel, schedule, max_depth, players):
     for wanted in schedule:
         score = np.where(root.visits == wanted, gumbel + root.completed(), -np.inf)
         path = [(root, int(score.argmax()))]
@@ -66,31 +68,41 @@ def searched(model, root, gumbel, schedule, max_depth):
             path.append((node, int(score.argmax())))
         node, action = path[-1]
         latent, reward, logits, found = model.imagined(node.latent, action)
+        mover = (node.player + 1) % players
         if node.below[action] is None:
-            node.below[action], node.rewards[action] = Node(latent, logits, found), reward
+            node.below[action], node.rewards[action] = Node(latent, logits, found, mover), reward
+        # What each player has, from here to the end: the other has lost as much.
+        each = [found if player == mover else -found for player in range(players)]
         for node, action in reversed(path):
-            found = node.rewards[action] + GAMMA * found
+            gain = node.rewards[action]
+            each = [
+                (gain if player == node.player else -gain) + GAMMA * later
+                for player, later in enumerate(each)
+            ]
             node.visits[action] += 1
-            node.totals[action] += found
+            node.totals[action] += each[node.player]
     score = np.where(root.visits == root.visits.max(), gumbel + root.completed(), -np.inf)
     return score.argmax(), softmax(root.completed())
 
 
 @pytest.mark.parametrize(
-    ("simulations", "considered", "max_depth"), [(7, 3, 4), (6, 2, 2), (1, 1, 1)]
+    ("simulations", "considered", "max_depth", "players"),
+    [(7, 3, 4, 1), (6, 2, 2, 1), (1, 1, 1, 1), (8, 3, 4, 2)],
 )
-def test_trees_are_those_of_one_environment_each(run, simulations, considered, max_depth):
+def test_trees_are_those_of_one_environment_each(run, simulations, considered, max_depth, players):
     model, draws = Model(), np.random.default_rng(simulations)
-    search = GumbelSearch(model, ACTIONS, simulations, considered, max_depth, GAMMA)
+    discount = GAMMA if players == 1 else -GAMMA
+    search = GumbelSearch(model, ACTIONS, simulations, considered, max_depth, discount)
     shapes = (4, SIZE), (4, ACTIONS), (4,), (4, ACTIONS)
     given = [draws.normal(size=shape).astype(np.float32) for shape in shapes]
     given[1][1, 2] = INVALID
     action, policy = run(search, *given)
     for row, (latent, logits, value, gumbel) in enumerate(zip(*given, strict=True)):
         schedule = halving_schedule(min(considered, ACTIONS - (row == 1)), simulations)
-        best, improved = searched(model, Node(latent, logits, value), gumbel, schedule, max_depth)
+        root = Node(latent, logits, value)
+        best, improved = searched(model, root, gumbel, schedule, max_depth, players)
         assert action[row] == best
-        np.testing.assert_allclose(policy[row], improved, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(policy[row], improved, rtol=1e-3, atol=1e-6)
 
 
 def test_sequential_halving_visits_the_better_half_as_often_again():
