@@ -33,7 +33,7 @@ def test_workers_reduce_over_their_own_samples(tmp_path):
     worker = (tmp_path / "fragments" / "worker.py").read_text()
     assert "w.learner.network, 32 * self.num_envs)" in worker
     reductions = worker.count("operators.reduce_samples(")
-    assert worker.count(", 1, 128 * self.num_envs)") == reductions > 0
+    assert worker.count(", 128 * self.num_envs)") == reductions > 0
     assert "AllReduce" not in worker
     assert "asynchronous: server serves one worker at a time" in render_partition(cut)
     assert plan.leader == 3
