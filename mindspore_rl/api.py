@@ -325,8 +325,8 @@ class Trainer:
         if spec.action_mask and not self.masks_actions:
             raise ConfigError(
                 f"{spec.name} has an action mask, which {type(self).__name__} does not take: train "
-                "ppo, a2c, impala, dqn, qr_dqn, r2d2, discrete_sac, muzero or mappo, or leave the "
-                f"mask out by '{spec.name},action_mask=false' (a trainer that takes it says "
+                "an algorithm with `action masks` in `msrl list`, or leave the mask out by "
+                f"'{spec.name},action_mask=false' (a trainer that takes it says "
                 "masks_actions = True)"
             )
         if spec.two_players and not self.two_players:

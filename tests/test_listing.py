@@ -43,6 +43,7 @@ def test_each_algorithm_tells_what_it_needs(rows):
     assert found["mappo"][0] == ["discrete", "agents"]
     options = {"images": "torso=cnn", "recurrent": "torso=gru"}
     assert found["ppo"] == (["discrete", "continuous"], options)
+    assert rows["ppo"]["action_masks"] and not rows["sac"]["action_masks"]
     assert rows["a3c"]["algorithm"] == "a2c"
     assert rows["dqn"]["about"] == "Deep Q-learning from a replay"
     assert all(row["about"] for row in rows.values())
@@ -54,7 +55,7 @@ def test_files_and_folders_of_a_user(tmp_path, capsys, monkeypatch):
     (tmp_path / "script.py").write_text(NO_TRAINER)
     assert main(["list", str(tmp_path)]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first == f"{tmp_path / 'mine.py'}  discrete, (images)  Mine, a small one"
+    assert first == f"{tmp_path / 'mine.py'}  discrete, (images), action masks  Mine, a small one"
     assert rest == ["", "in brackets: images with torso=cnn"]
     assert not (tmp_path / "trap").exists()
     assert main(["list", "script.py"]) == 2

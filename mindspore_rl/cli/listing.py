@@ -62,7 +62,8 @@ def _needs_text(row: dict[str, Any]) -> str:
     """Returns what an algorithm needs, options in brackets; or whose configuration it is."""
     if "algorithm" in row:
         return f"configuration of {row['algorithm']}"
-    return ", ".join([*row["needs"], *(f"({need})" for need in row["options"])])
+    masks = ["action masks"] if row["action_masks"] else []
+    return ", ".join([*row["needs"], *(f"({need})" for need in row["options"]), *masks])
 
 
 def _trainers(path: Path) -> Iterator[tuple[Path, Any]]:
@@ -92,12 +93,18 @@ def describe(cls: Any, file: Path) -> dict[str, Any]:
         cls: its `Trainer`.
         file: its file.
 
-    Returns: `name`; `needs` and `options`, see `needs_of`; `about`, the first sentence of the
-        file's docstring.
+    Returns: `name`; `needs` and `options`, see `needs_of`; `action_masks`, whether it takes them;
+        `about`, the first sentence of the file's docstring.
     """
     needs, options = needs_of(cls)
     about = _sentence(inspect.getmodule(cls).__doc__ or "")  # type: ignore[union-attr]
-    return {"name": registry.name_of(file), "needs": needs, "options": options, "about": about}
+    return {
+        "name": registry.name_of(file),
+        "needs": needs,
+        "options": options,
+        "action_masks": cls.masks_actions,
+        "about": about,
+    }
 
 
 def _sentence(text: str) -> str:

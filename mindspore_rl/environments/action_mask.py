@@ -5,6 +5,19 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.environment import EnvironmentSpec
+from mindspore_rl.environments.options import MASK
+
+METHOD = "action_masks"
+OF_METHOD, OF_INFO, OF_OBSERVATION = f"{METHOD}()", f"info[{MASK!r}]", f"observation[{MASK!r}]"
+"""Where a mask comes from, in words."""
+
+
+def told(actions: int, where: str) -> str:
+    """Describes the mask of an environment, given its number of actions and its source."""
+    return (
+        f"{actions} actions are masked by {where}, the last {actions} numbers of an observation "
+        f"({MASK}=false behind the name leaves it out)"
+    )
 
 
 def valid_actions(spec: EnvironmentSpec, obs: np.ndarray, action: np.ndarray) -> np.ndarray:

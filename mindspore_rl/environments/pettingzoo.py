@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments.action_mask import checked_mask
+from mindspore_rl.environments.action_mask import OF_INFO, OF_OBSERVATION, checked_mask, told
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.finite_check import are_trainable, untrainable
 from mindspore_rl.environments.options import MASK, mask_option, split_options
@@ -233,7 +233,7 @@ class _Masked:
     def __init__(self, env: Any) -> None:
         self._env = env
         self._apart = _has_mask_apart(env)
-        self._where = "observation['action_mask']" if self._apart else "info['action_mask']"
+        self.where = OF_OBSERVATION if self._apart else OF_INFO
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -262,7 +262,7 @@ class _Masked:
         for agent, one in obs.items():
             mask = (one if self._apart else infos[agent]).get(MASK)
             own, size = one["observation"] if self._apart else one, self.action_space(agent).n
-            where = f"{self._where} of {agent}"
+            where = f"{self.where} of {agent}"
             valid = checked_mask(mask, int(size), bool(ends.get(agent)), where)
             found[agent] = np.concatenate([np.ravel(own), valid])
         return found
@@ -306,7 +306,6 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         )
     own = max(int(np.prod(space.shape)) for space in spaces.values())
     masked = isinstance(env, _Masked)
-    told = "invalid actions are masked by the last numbers of each agent's observation"
     return EnvironmentSpec(
         name=name,
         obs_shape=(len(agents), own + (len(teams) if len(teams) > 1 else 0)),
@@ -315,7 +314,7 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         reward_threshold=None,
         in_graph=False,
         teams=teams,
-        notes=told if masked else "",
+        notes=told(env.action_space(agents[0]).n, env.where) if masked else "",
         action_mask=masked,
     )
 

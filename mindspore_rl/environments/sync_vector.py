@@ -86,8 +86,7 @@ class LoopVector:
         return [own(self._reset_one(i)) for i in range(len(self._envs))]
 
     def _reset_one(self, i: int) -> Any:
-        key = (self._seed, self._indices[i], int(self._total[i]))
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        seed = seed_of(self._seed, self._indices[i], int(self._total[i]))
         self.at_work[0] = i
         try:
             begun = self._envs[i].reset(seed=seed)
@@ -129,6 +128,17 @@ class LoopVector:
             f"{self.spec.name}, environment {self._indices[i]}, after {self._total[i]} steps: "
             f"{what}; the last action was {self._actions[i]!r}"
         )
+
+
+def seed_of(seed: int, index: int, steps: int) -> int:
+    """Returns the seed of a reset.
+
+    Args:
+        seed: the run's.
+        index: global index of the environment.
+        steps: that it has taken in all its episodes.
+    """
+    return int(np.random.SeedSequence((seed, index, steps)).generate_state(1)[0])
 
 
 def own(obs: Any) -> Any:

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.environment import EnvironmentSpec, Team
 from mindspore_rl.environments.error_context import GuardedVector
+from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.probe import Choice
 from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.sync_vector import seed_of
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
 FOLDER = Path(__file__).parent
@@ -114,7 +117,7 @@ def test_masks_follow_the_features(own, name):
     assert (found.obs_shape, found.action_mask, found.mask_size) == ((5,), True, 3)
     assert "3 actions are masked by " in found.notes
     vector = registry.make_vector(own(name), range(2), 1)
-    # The environments that run were reset once: looking for the mask took another one.
+    # Each was reset once: looking for the mask took the first one's own reset.
     np.testing.assert_array_equal(vector.reset(), [[0, 1, 0, 1, 1]] * 2)
     next_obs, final_obs, *_ = vector.step(np.array([1, 2], np.int32))
     np.testing.assert_array_equal(next_obs, [[1, 1, 1, 0, 1]] * 2)
@@ -126,6 +129,18 @@ def test_masks_follow_the_features(own, name):
     np.testing.assert_array_equal(next_obs, [[0, 2, 0, 1, 1]] * 2)
     with pytest.raises(EnvironmentFailure, match="environment 1.*invalid 0"):
         vector.step(np.array([1, 0], np.int32))
+
+
+def test_looking_for_a_mask_makes_no_environment_more(monkeypatch):
+    made, resets = [], []
+    maker = lambda: made.append(FrozenLakeEnv(is_slippery=False)) or made[-1]  # noqa: E731
+    reset = FrozenLakeEnv.reset
+    seeds = lambda env, **given: resets.append(given["seed"]) or reset(env, **given)  # noqa: E731
+    monkeypatch.setattr(FrozenLakeEnv, "reset", seeds)
+    vector = GymVector("FrozenLake-v1", range(3, 5), 7, maker)
+    vector.reset()
+    assert resets == [seed_of(7, i, 0) for i in (3, 4)]
+    assert len(made) == 2
 
 
 def test_a_mask_is_left_out(own):

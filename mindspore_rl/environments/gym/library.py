@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl.environments.action_mask import told
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import goals, images, masks
 from mindspore_rl.environments.options import split_options
@@ -215,13 +216,9 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
                 f"{name!r} has images and an action mask, expected numbers with it: leave the mask "
                 f"out, as in '{name},action_mask=false'"
             )
-        size = found.action_space.n
-        told = (
-            f"{size} actions are masked by {mask}, the last {size} numbers of an observation "
-            "(action_mask=false behind the name leaves it out)"
-        )
+        masked = told(int(found.action_space.n), mask)
         found = masks.appended(module, name, found, mask)
-        return found, "; ".join(filter(None, [layout, told]))
+        return found, "; ".join(filter(None, [layout, masked]))
     env, choices = _as_choices(module, env)
     if as_space(env.action_space) is None:
         raise EnvironmentFailure(

@@ -9,44 +9,42 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments.action_mask import checked_mask
+from mindspore_rl.environments.action_mask import METHOD, OF_INFO, OF_METHOD, checked_mask
 from mindspore_rl.environments.options import MASK, mask_option
 from mindspore_rl.environments.sync_vector import RAISED
 from mindspore_rl.errors import UnknownEnvironmentError
 
-METHOD = "action_masks"
-OF_METHOD, OF_INFO = f"{METHOD}()", f"info[{MASK!r}]"
-"""Where a mask comes from, in words; empty: an environment has none."""
 
-
-def source(module: Any, name: str, env: Any) -> tuple[str, bool]:
+def source(module: Any, name: str, env: Any, seed: int = 0) -> tuple[str, Any]:
     """Finds where an environment's mask comes from.
 
     Args:
         module: the environment's library.
         name: the name that the user gave.
         env: an environment with its own spaces.
+        seed: of its reset, if it is reset to find the mask in its `info`.
 
-    Returns: the source, in words; and whether the environment was reset to find it.
+    Returns: the source, in words; empty: it has no mask; and what the reset returned, or None.
 
     Raises:
         UnknownEnvironmentError: the name asks for a mask, and there is none.
     """
     wanted = mask_option(name)
-    found, used = "", False
+    found, begun = "", None
     if wanted is not False and _may_have_one(module, env):
         if _method(module, env) is not None:
             found = OF_METHOD
         elif _in_observations(env.observation_space):
             found = OF_INFO  # `given_apart` moves it there
         else:
-            found, used = OF_INFO if _in_info(env) else "", True
+            begun = _begun(env, seed)
+            found = OF_INFO if begun is not None and MASK in begun[1] else ""
     if wanted and not found:
         raise UnknownEnvironmentError(
             f"{name!r} has no action mask, expected {OF_INFO}, a method {OF_METHOD} or Dict "
             f"observations with the key {MASK!r}, for actions that are choices"
         )
-    return found, used
+    return found, begun
 
 
 def _layers(module: Any, env: Any) -> Iterator[Any]:
@@ -74,12 +72,32 @@ def _in_observations(space: Any) -> bool:
     return isinstance(parts, Mapping) and MASK in parts and len(parts) > 1
 
 
-def _in_info(env: Any) -> bool:
+def _begun(env: Any, seed: int) -> tuple[Any, dict[str, Any]] | None:
+    """Resets an environment. Returns: the result; None if it is wrong, which a run reports."""
     try:
-        _, info = env.reset(seed=0)
-    except RAISED + (TypeError, ValueError):  # reported where a run resets it
-        return False
-    return isinstance(info, dict) and MASK in info
+        obs, info = env.reset(seed=seed)
+    except RAISED + (TypeError, ValueError):
+        return None
+    return (obs, info) if isinstance(info, dict) else None
+
+
+def begin_with(env: Any, begun: tuple[Any, dict[str, Any]]) -> None:
+    """Lets an environment's first reset return what a reset just done has returned.
+
+    Args:
+        env: the environment that was reset, on which nothing was called since.
+        begun: the result.
+    """
+    own = vars(env).get("reset")
+
+    def reset(**_: Any) -> tuple[Any, dict[str, Any]]:
+        if own is None:
+            del env.reset
+        else:
+            env.reset = own
+        return begun
+
+    env.reset = reset
 
 
 def given_apart(module: Any, env: Any) -> Any:

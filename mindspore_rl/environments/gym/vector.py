@@ -20,6 +20,7 @@ from mindspore_rl.environments.sync_vector import (
     numbers_of,
     own,
     raised,
+    seed_of,
     shape_of,
 )
 from mindspore_rl.errors import EnvironmentFailure, described
@@ -48,8 +49,8 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
         UnknownEnvironmentError: no library knows the id.
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
-    first, mask, used = _first(name, maker)
-    if used:
+    first, mask, begun = _first(name, maker)
+    if begun:
         closed(name, first.close)
         first = _made(name, maker)
     env, _ = library.flattened(name, first, mask)
@@ -92,13 +93,12 @@ class GymVector(LoopVector):
         seed: int,
         maker: Callable[[], Any] | None = None,
     ) -> None:
-        one, mask, used = _first(name, maker)
-        if used:
-            closed(name, one.close)
+        one, mask, begun = _first(name, maker, seed_of(seed, env_indices[0], 0))
+        if begun:  # plain wrappers are left out below, and change no result
+            masks.begin_with(one.unwrapped if library.is_plain(one) else one, begun)
         self._make = lambda: library.flattened(name, _made(name, maker), mask)
-        begun = [] if used else [library.flattened(name, one, mask)]
-        made = begun + [self._make() for _ in env_indices[len(begun) :]]
-        first, layout = made[0]
+        first, layout = library.flattened(name, one, mask)
+        made = [(first, layout), *(self._make() for _ in env_indices[1:])]
         self._plain = library.is_plain(first)
         envs = [self._bare(env) for env, _ in made]
         spec = library.spec_of(name, first, layout)
@@ -330,15 +330,14 @@ def _made(name: str, maker: Callable[[], Any] | None) -> Any:
     return library.make(name) if maker is None else _of_user(name, maker)
 
 
-def _first(name: str, maker: Callable[[], Any] | None) -> tuple[Any, str, bool]:
+def _first(name: str, maker: Callable[[], Any] | None, seed: int = 0) -> tuple[Any, str, Any]:
     """Makes an environment and finds its action mask.
 
-    Returns: it; the mask's source, see `masks.source`; and whether it was reset for that, so that
-        another one must be made to be stepped.
+    Returns: it; and the mask's source and the result of a reset, see `masks.source`.
     """
     env = _made(name, maker)
     module = library.load(str(library.library_of(type(env))))
-    return env, *masks.source(module, name, env)
+    return env, *masks.source(module, name, env, seed)
 
 
 def _of_user(name: str, maker: Callable[[], Any]) -> Any:
