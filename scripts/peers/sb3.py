@@ -3,9 +3,9 @@
 
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
-The argument gives `library`, `algorithm`, `stop_return`, `processes` (true: one for each
-environment) and all keys of the algorithm's configuration. Prints `steps N` before each rollout;
-ends at the first mean return of the last 100 episodes that reaches `stop_return`, and prints that.
+The argument gives `library`, `algorithm`, `stop_return` and all keys of the algorithm's
+configuration. Prints `steps N` before each rollout; ends at the first mean return of the last 100
+episodes that reaches `stop_return`, and prints that.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
 
 class Marks(BaseCallback):
@@ -106,8 +106,7 @@ def main() -> None:
     config: dict[str, Any] = json.loads(sys.argv[1])
     file, _, function = config["env"].partition(":")
     make_env: Any = runpy.run_path(file)[function] if function else file
-    vector = SubprocVecEnv if config.get("processes") else None
-    env = make_vec_env(make_env, config["num_envs"], seed=config["seed"], vec_env_cls=vector)
+    env = make_vec_env(make_env, config["num_envs"], seed=config["seed"])
     if config.get("normalise_obs") or config.get("normalise_reward"):
         env = VecNormalize(
             env,

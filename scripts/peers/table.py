@@ -215,8 +215,7 @@ def _pong() -> Row:
     task = _configured("ppo_atari", env=env, total_steps=FOREVER)
     work = "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches"
     ours = task.ours("MultipleLearners", start_timeout=300)
-    processes = replace(task.sb3(processes=True), name="SB3, a process for each environment")
-    return _row("pong", work, task, ours, (*_either(task.sb3()), processes), Target(2.0, 3.0))
+    return _row("pong", work, task, ours, _either(task.sb3()), Target(2.0, 3.0))
 
 
 def _cheetah_learns() -> Row:
