@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,14 @@ def closed(name: str, close: Callable[[], Any]) -> None:
         close()
     except RAISED as error:
         raise EnvironmentFailure(f"{name}: close {raised(error)}") from error
+
+
+def layers(module: Any, env: Any) -> Iterator[Any]:
+    """Returns an environment of gym or gymnasium, the module: its wrappers, then the bare one."""
+    while isinstance(env, module.Wrapper):
+        yield env
+        env = env.env
+    yield env
 
 
 def as_space(space: Any) -> Discrete | Box | None:

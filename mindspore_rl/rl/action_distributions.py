@@ -179,7 +179,7 @@ def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tupl
     normal = standard_normal(noise)
     wide = mean + ops.exp(log_std) * normal
     spread = 0.5 * ops.square(normal) + (log_std + _HALF_LOG_2PI)
-    slope = 2.0 * (math.log(2.0) - wide - _softplus(-2.0 * wide))
+    slope = 2.0 * (math.log(2.0) - wide - softplus(-2.0 * wide))
     return ops.tanh(wide), -ops.sum(spread + slope, -1)
 
 
@@ -204,5 +204,6 @@ class ActionScale(nn.Cell):
         return (action - self.middle) / self.half
 
 
-def _softplus(x: Tensor) -> Tensor:
+def softplus(x: Tensor) -> Tensor:
+    """Returns ``log(1 + exp(x))``, without overflow."""
     return ops.relu(x) + ops.log(1.0 + ops.exp(-ops.abs(x)))

@@ -1,11 +1,8 @@
 """Rewards that a classifier gives (GAIL)."""
 
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
-
-def softplus(x: Tensor) -> Tensor:
-    """Returns ``log(1 + exp(x))``, without overflow."""
-    return ops.relu(x) + ops.log(1.0 + ops.exp(-ops.abs(x)))
+from mindspore_rl.rl.action_distributions import softplus
 
 
 def discriminator_loss(logit: Tensor, expert_logit: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import goals, images, masks
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box
-from mindspore_rl.environments.sync_vector import RAISED, as_space
+from mindspore_rl.environments.sync_vector import RAISED, as_space, layers
 from mindspore_rl.errors import (
     EnvironmentFailure,
     MissingPackageError,
@@ -364,12 +364,11 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
 def _own_statistics(env: Any) -> str:
     """Warns of wrappers that scale by running statistics, such as `NormalizeObservation`."""
     module, found = load(str(library_of(type(env)))), []
-    while env is not None:
-        parts = {type(part).__name__ for part in vars(env).values()}
+    for layer in layers(module, env):
+        parts = {type(part).__name__ for part in vars(layer).values()}
         # gymnasium's can be told not to update them.
-        if "RunningMeanStd" in parts and getattr(env, "update_running_mean", True):
-            found.append(type(env).__name__)
-        env = env.env if isinstance(env, module.Wrapper) else None
+        if "RunningMeanStd" in parts and getattr(layer, "update_running_mean", True):
+            found.append(type(layer).__name__)
     if not found:
         return ""
     return (
@@ -383,30 +382,24 @@ def _own_statistics(env: Any) -> str:
 def _limit(env: Any) -> int:
     """Returns the limit of the outermost wrapper that has one; the spec's may not apply."""
     module = load(str(library_of(type(env))))
-    while isinstance(env, module.Wrapper):
-        if isinstance(env, module.wrappers.TimeLimit):
-            return int(env._max_episode_steps)
-        env = env.env
+    for layer in layers(module, env):
+        if isinstance(layer, module.wrappers.TimeLimit):
+            return int(layer._max_episode_steps)
     return 0
 
 
 def is_plain(env: Any) -> bool:
     """Returns whether it has only the library's own wrappers, which do not change steps."""
-    module = load(str(library_of(type(env))))
+    *wrappers, _ = layers(load(str(library_of(type(env)))), env)
     names = ("OrderEnforcing", "TimeLimit", "PassiveEnvChecker")
-    while isinstance(env, module.Wrapper):
-        own = type(env).__module__.startswith(f"{module.__name__}.wrappers.")
-        if not own or type(env).__name__ not in names:
-            return False
-        env = env.env
-    return True
+    return all(_is_own(one) and type(one).__name__ in names for one in wrappers)
 
 
 def is_atari(env: Any) -> bool:
     """Returns whether it is one of ale-py's games, with none but the library's own wrappers."""
-    module = load(str(library_of(type(env))))
-    while isinstance(env, module.Wrapper):
-        if not type(env).__module__.startswith(f"{module.__name__}.wrappers."):
-            return False
-        env = env.env
-    return type(env).__module__.startswith("ale_py.")
+    *wrappers, game = layers(load(str(library_of(type(env)))), env)
+    return all(map(_is_own, wrappers)) and type(game).__module__.startswith("ale_py.")
+
+
+def _is_own(wrapper: Any) -> bool:
+    return type(wrapper).__module__.startswith(("gymnasium.wrappers.", "gym.wrappers."))

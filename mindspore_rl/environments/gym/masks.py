@@ -4,14 +4,14 @@ An environment gives them as `info["action_mask"]`, by a method `action_masks()`
 sb3-contrib), or in observations that are a Dict with the key "action_mask".
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from mindspore_rl.environments.action_mask import METHOD, OF_INFO, OF_METHOD, checked_mask
 from mindspore_rl.environments.options import MASK, mask_option
-from mindspore_rl.environments.sync_vector import RAISED
+from mindspore_rl.environments.sync_vector import RAISED, layers
 from mindspore_rl.errors import UnknownEnvironmentError
 
 
@@ -47,23 +47,16 @@ def source(module: Any, name: str, env: Any, seed: int = 0) -> tuple[str, Any]:
     return found, begun
 
 
-def _layers(module: Any, env: Any) -> Iterator[Any]:
-    while isinstance(env, module.Wrapper):
-        yield env
-        env = env.env
-    yield env
-
-
 def _may_have_one(module: Any, env: Any) -> bool:
     """Returns False where that is certain, without a reset: of the library, only toys have one."""
-    kinds = [type(layer).__module__ for layer in _layers(module, env)]
+    kinds = [type(layer).__module__ for layer in layers(module, env)]
     own = all(kind.partition(".")[0] in (module.__name__, "ale_py") for kind in kinds)
     box = isinstance(env.action_space, module.spaces.Box)
     return not box and (not own or ".toy_text." in kinds[-1])
 
 
 def _method(module: Any, env: Any) -> Callable[[], Any] | None:
-    found = (getattr(layer, METHOD, None) for layer in _layers(module, env))
+    found = (getattr(layer, METHOD, None) for layer in layers(module, env))
     return next(filter(callable, found), None)
 
 
