@@ -278,18 +278,18 @@ def _uneven() -> Row:
 
 def _uneven_steps() -> Row:
     env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
-    task = Task("impala", env, 16, 32)
+    task = Task("impala", env, 16, 256)
     waits = "act_for=0"
     flags = {"workers": 4, "start_timeout": 120}
     return Row(
         "uneven-steps",
-        "the same, 16 x 32, a learner that acts for each worker once it is ready (act_for=1)",
+        "the same, 16 x 256, a learner that acts for each worker once it is ready (act_for=1)",
         (
             task.ours("SingleLearnerFine", schedule="act_for=1", **flags),
             task.ours("SingleLearnerFine", {"name": waits}, **flags),
         ),
-        (Target(1.5, against=(waits,)),),
-        16 * 32,
+        (Target(2.4, against=(waits,)),),
+        16 * 256,
     )
 
 
