@@ -78,7 +78,6 @@ class JobRequest:
     num_iterations: int | None = None
     record: tuple[str, ...] = ()
     resume: str = ""
-    load_at: tuple[tuple[int, str], ...] = ()
     deployment: Deployment = Deployment()
     deployment_file: str = ""
     policy_file: str = ""
@@ -258,7 +257,6 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         replay_dir=request.replay_dir,
         profile=request.profile,
         resume=request.resume,
-        load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
     return plan, cut
