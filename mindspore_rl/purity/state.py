@@ -79,8 +79,10 @@ class State(Walk):
 
 def _line_with_global(code: CodeType, name: str) -> int:
     """Returns the line at which code, or a function inside it, reads a global; 0 if none does."""
+    lines, line = dict(dis.findlinestarts(code)), code.co_firstlineno
     for step in dis.get_instructions(code):
+        line = lines.get(step.offset) or line
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
-            return step.positions.lineno or code.co_firstlineno if step.positions else 1
+            return line
     inner = (part for part in code.co_consts if isinstance(part, CodeType))
     return next(filter(None, (_line_with_global(part, name) for part in inner)), 0)

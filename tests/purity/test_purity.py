@@ -208,7 +208,7 @@ class Named:
         return lazy()
 
     def in_weight(self):
-        return [part() for part in (lambda: in_weight(),)]
+        return [in_weight() for _ in (0,)]
 
     def in_list(self):
         return self.lazy()
