@@ -218,7 +218,6 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
-    iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     if own := user_modules.split_environment(config.env):
         user_modules.keep(own[0], run_dir / user_modules.ENVIRONMENT_FOLDER)
     algorithm = {
@@ -247,7 +246,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
-        num_iterations=iterations,
+        num_iterations=num_iterations(request, cut.program),
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
@@ -260,6 +259,12 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
     return plan, cut
+
+
+def num_iterations(request: JobRequest, program: Program) -> int:
+    """Returns the number of iterations of a job."""
+    per_iteration = program.steps_per_env * request.config.num_envs
+    return request.num_iterations or max(1, -(-request.config.total_steps // per_iteration))
 
 
 def _cells(request: JobRequest) -> str:
