@@ -243,6 +243,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         environment=config.env,
         library=trainer.spec.library,
         action_mask=trainer.spec.action_mask,
+        layout=trainer.spec.layout,
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,

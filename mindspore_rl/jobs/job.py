@@ -7,13 +7,14 @@ Python, its key in a YAML file and its checks are made from that field.
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mindspore_rl import config, programs
 from mindspore_rl.compiler.pipeline import JobRequest, environment_for
 from mindspore_rl.config import REQUIRED
+from mindspore_rl.environments import by_callable
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.options import algorithm_keys, check, flag, option, options
@@ -56,7 +57,7 @@ class Job:
     config: PathName | Mapping[str, object] | None = of_algorithm(
         None, lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}", "FILE"
     )
-    env: str | None = of_algorithm(None, "environment, see `msrl envs list`")
+    env: str | Callable[..., Any] | None = of_algorithm(None, "environment, see `msrl envs list`")
     num_envs: int | str | None = of_algorithm(None, "environments, on all workers together")
     seed: int | str | None = of_algorithm(None, "seed of every random number")
     total_steps: int | str | None = of_algorithm(
@@ -181,6 +182,7 @@ class Job:
     quiet: bool = of_training(False, "show no progress")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env", by_callable.name_of(self.env))
         check(self)
 
     @property
