@@ -41,6 +41,17 @@ ALGORITHMS = {
     "a2c": ({}, CARTPOLE),
     "impala": ({}, CARTPOLE),
     "rnd": ({"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}, CARTPOLE),
+    "ppg": (
+        {
+            "num_steps": 8,
+            "num_minibatches": 2,
+            "update_epochs": 2,
+            "phase_iterations": 2,
+            "aux_minibatches": 2,
+            "aux_epochs": 2,
+        },
+        ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1"),
+    ),
     "mappo": (SMALL, PARTICLES),
     "vdn": (
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
@@ -103,7 +114,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail",),
+    *("gail", "ppg"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -174,6 +185,8 @@ QUICK = {
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
 }
 """On ranks: every policy of `distribution` and number of workers once.
+
+PPG runs as threads, in `tests/test_on_policy.py`.
 
 Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """
@@ -445,7 +458,7 @@ def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
 
 CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
 """An invalid action ends the run."""
-MASKED = ("ppo", "a2c", "impala", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
+MASKED = ("ppo", "a2c", "impala", "ppg", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
 
 
 @pytest.mark.multiprocess
