@@ -88,6 +88,7 @@ ALGORITHMS = {
         CARTPOLE,
     ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
+    "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
         {**OF_DATA, "width": 16},
@@ -114,7 +115,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg"),
+    *("gail", "ppg", "diayn"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -129,6 +130,7 @@ UNSET = {
     "rescale": 1e-2,
     "share_torso": True,
     "dataset": "of the environment",
+    "skill": 1,
 }
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
@@ -167,6 +169,7 @@ FIRST = {
     ("muzero", "MultipleLearners", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
+    ("diayn", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
