@@ -184,7 +184,6 @@ QUICK = {
     ("a2c", "Environments", "CartPole-v1", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("dqn", "Central", "CartPole-v1", 2),
-    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
 }
 """On ranks: every policy of `distribution` and number of workers once.
@@ -197,6 +196,7 @@ IN_PROCESS = {
     ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 2): {"updates": 2},
+    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): {},
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2): {},
     ("muzero", "MultipleLearners", "CartPole-v1", 2): {
         "num_steps": 4,
@@ -356,10 +356,8 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
 def test_equals_reference_in_process(
     algorithm, policy, environment, workers, options, references, tmp_path
 ):
-    """Ranks are threads, and cells run as plain Python."""
     request = request_for(algorithm, policy, environment, workers, options)
-    plan, cut = prepare(dataclasses.replace(request, compiled=False), tmp_path, read_back)
-    assert inproc.compare_plan(plan, references(request, plan, cut), tmp_path) == []
+    _check_in_process(request, references, tmp_path)
 
 
 @pytest.mark.multiprocess
@@ -464,24 +462,29 @@ CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice"
 MASKED = ("ppo", "a2c", "impala", "ppg", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
 
 
+def _masked(algorithm, policy, workers):
+    environment = CHOICES[policy == "GPUOnly"]
+    options = {"normalise_obs": True} if algorithm == "ppo" else None
+    return request_for(algorithm, policy, environment, workers, options)
+
+
+def test_masks_equal_reference_in_process(references, tmp_path):
+    _check_in_process(_masked("ppo", "SingleLearnerCoarse", 2), references, tmp_path)
+
+
 @pytest.mark.multiprocess
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "policy", "workers"),
-    quick(
-        [
-            ("ppo", "SingleLearnerCoarse", 2),
-            ("dqn", "GPUOnly", 2),
-            *itertools.product(MASKED, POLICIES[:-1], (1, 3)),
-        ],
-        0,
-    ),
+    [
+        ("ppo", "SingleLearnerCoarse", 2),
+        ("dqn", "GPUOnly", 2),
+        *itertools.product(MASKED, POLICIES[:-1], (1, 3)),
+    ],
 )
 def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path):
     """Exploration, too, takes valid actions only."""
-    environment = CHOICES[policy == "GPUOnly"]
-    options = {"normalise_obs": True} if algorithm == "ppo" else None
-    request = request_for(algorithm, policy, environment, workers, options)
-    _check(request, references, tmp_path)
+    _check(_masked(algorithm, policy, workers), references, tmp_path)
 
 
 HINDSIGHT = {"her": 5, "num_steps": 6, "learning_starts": 16, "hidden": (8,)}
@@ -541,6 +544,12 @@ def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
     options = {**MEMORIES[torso], "normalise_obs": torso == "gru"}
     request = request_for("ppo", policy, environment, workers, options)
     _check(request, references, tmp_path)
+
+
+def _check_in_process(request, references, tmp_path):
+    """Ranks are threads, and cells run as plain Python."""
+    plan, cut = prepare(dataclasses.replace(request, compiled=False), tmp_path, read_back)
+    assert inproc.compare_plan(plan, references(request, plan, cut), tmp_path) == []
 
 
 def _check(request, references, tmp_path):
