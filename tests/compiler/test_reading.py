@@ -70,9 +70,12 @@ def test_glue_that_does_not_compile(tmp_path):
 
 
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
-    line = "target = reward * max(0.5, msrl.mean(reward))"
-    with pytest.raises(ProgramError, match="ops.maximum in place of max"):
+    """All such lines are told at once."""
+    line = "target = reward * max(0.5, msrl.mean(reward))\ntarget = target * min(1.0, msrl.mean(target))"
+    with pytest.raises(ProgramError, match="ops.maximum in place of max") as caught:
         analyse_with(tmp_path, "GPUOnly", 1, learn=line)
+    assert "ops.minimum in place of min" in str(caught.value)
+    assert str(caught.value).count("expected its operators on tensors") == 1
 
 
 @pytest.mark.parametrize(
