@@ -57,6 +57,7 @@ class JobRequest:
         cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: the file of the policy, saved with the run.
+        config_file: the YAML file of the configuration, or empty; its name is saved.
         checkpoint_replay: whether checkpoints contain kept records.
         replay_dir: folder of the files that hold kept records; empty: they are held in memory.
         profile: number of iterations to record, see `runtime.profile_recorder`; 0: none.
@@ -81,6 +82,7 @@ class JobRequest:
     deployment: Deployment = Deployment()
     deployment_file: str = ""
     policy_file: str = ""
+    config_file: str = ""
 
 
 def environment_for(policy: DistributionPolicy, name: str) -> str:
