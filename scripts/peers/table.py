@@ -107,7 +107,7 @@ class Task:
         """Returns the run with `msrl train`, its options being `flags`; `how`: of `Program`."""
         keys = self._keys()
         flags = {"policy": policy, "device": "cpu", "env": keys.pop("env")} | flags
-        flags = {"quiet": True, "stop_return": "nan"} | flags
+        flags = {"quiet": True, "stop_return": "nan", "config": "none"} | flags
         command = msrl("train", self.algorithm, keys=keys, **flags)
         return Program(**{"name": OURS, "commands": (tuple(command),)} | (how or {}))
 
