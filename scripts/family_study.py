@@ -48,7 +48,6 @@ def measure(family: str, policy: str, iterations: int) -> Row:
     row: Row = {"family": family, "policy": policy}
     steps = (iterations + WARM_UP) * keys["num_envs"] * keys["num_steps"]
     flags = {"policy": policy, "env": environment, "stop_return": "nan", "total_steps": steps}
-    flags["config"] = "none"  # the same keys for every family
     try:
         workers = 2 if policy in FUSED else 1
         with study.trained(algorithm, keys=keys, workers=workers, **flags) as run:

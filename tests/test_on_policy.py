@@ -1,15 +1,18 @@
-"""RND: its formulas, with numbers worked in NumPy."""
+"""RND and PPG: their formulas, with numbers worked in NumPy."""
 
 import sys
 from typing import Any
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import Tensor
 
 from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.jobs import registry
+from mindspore_rl.runtime.reference import Reference
+from tests.compiler import inproc
 
 ENV = "graph:CartPole-v1"
 N = 6
@@ -71,3 +74,60 @@ def test_rnds_loss_has_two_values_and_the_prediction():
     np.testing.assert_allclose(
         loss, policy + 0.5 * error - 0.1 * entropy + novelty, rtol=1e-4, atol=1e-5
     )
+
+
+def test_ppgs_auxiliary_phase_teaches_values_and_keeps_the_policy():
+    """Its loss, for samples with a step of each of two iterations."""
+    learner = made("ppg", clone_coef=0.7)[0].learner
+    network, obs = learner.network, seen(N, 2, 4)
+    returns, old_head = seen(N, 2) + 1.0, seen(N, 2, 2)
+    loss, auxiliary_error, kl = learner.auxiliary_loss(*map(Tensor, (obs, returns, old_head)))
+    hidden = np.tanh(forward(network.torso, obs.reshape(-1, 4), np.tanh))
+    head, auxiliary = (forward(net, hidden, np.tanh) for net in (network.policy, network.auxiliary))
+    log_old, log_new = (
+        x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (old_head, head.reshape(N, 2, 2))
+    )
+    wanted_kl = (np.exp(log_old) * (log_old - log_new)).sum(-1)
+    value = forward(network.critic, obs.reshape(-1, 4), np.tanh).reshape(N, 2)
+    wanted = 0.5 * (auxiliary.reshape(N, 2) - returns) ** 2
+    np.testing.assert_allclose(kl.asnumpy(), wanted_kl, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(auxiliary_error.asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+    wanted = wanted + 0.7 * wanted_kl + 0.5 * (value - returns) ** 2
+    np.testing.assert_allclose(loss.asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_ppgs_phase_has_the_batches_of_the_last_iterations():
+    options = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "aux_minibatches": 2}
+    trainer = made("ppg", phase_iterations=2, update_epochs=1, aux_epochs=1, **options)[0]
+    phases, batches, learn = [], [], trainer.learner.learn
+
+    def recorded(msrl, batch, phase, iteration):
+        metrics, phase = learn(msrl, batch, phase, iteration)
+        batches.append(batch.obs.asnumpy())
+        phases.append(phase[0].asnumpy())
+        return metrics, phase
+
+    trainer.learner.learn = recorded
+    reference = Reference(trainer, num_iterations=3)
+    reference.run()
+    moved = [metrics["auxiliary_kl"] for metrics in reference.reports]
+    assert moved[0] == moved[2] == 0.0 < moved[1]
+    np.testing.assert_array_equal(phases[2], np.stack(batches[1:], 2))
+
+
+ON_RANKS = {
+    "ppg": (
+        "MultipleLearners",
+        {"phase_iterations": 2, "num_minibatches": 2, "aux_minibatches": 2, "aux_epochs": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_RANKS)
+def test_two_ranks_in_one_process_equal_the_plain_loop(name, tmp_path):
+    """With compiled cells, see `multiprocess/test_theorem.py`."""
+    policy, options = ON_RANKS[name]
+    small = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 4, "hidden": (8,)}
+    job = inproc.request(registry.find_algorithm(name), policy, 2, **small, **options)
+    reference = inproc.run_reference(job, tmp_path)
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []

@@ -79,7 +79,6 @@ class JobRequest:
     num_iterations: int | None = None
     record: tuple[str, ...] = ()
     resume: str = ""
-    load_at: tuple[tuple[int, str], ...] = ()
     deployment: Deployment = Deployment()
     deployment_file: str = ""
     policy_file: str = ""
@@ -221,7 +220,6 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
-    iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     if own := user_modules.split_environment(config.env):
         user_modules.keep(own[0], run_dir / user_modules.ENVIRONMENT_FOLDER)
     algorithm = {
@@ -251,7 +249,7 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
-        num_iterations=iterations,
+        num_iterations=num_iterations(request, cut.program),
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
@@ -261,10 +259,15 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         replay_dir=request.replay_dir,
         profile=request.profile,
         resume=request.resume,
-        load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
     return plan, cut
+
+
+def num_iterations(request: JobRequest, program: Program) -> int:
+    """Returns the number of iterations of a job."""
+    per_iteration = program.steps_per_env * request.config.num_envs
+    return request.num_iterations or max(1, -(-request.config.total_steps // per_iteration))
 
 
 def _cells(request: JobRequest) -> str:

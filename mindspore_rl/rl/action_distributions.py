@@ -101,6 +101,20 @@ def categorical_entropy(logits: Tensor) -> Tensor:
     return -ops.sum(ops.exp(log_probs) * log_probs, -1)
 
 
+def categorical_kl(logits: Tensor, other: Tensor) -> Tensor:
+    """Returns the divergence ``KL(p || q) = sum_i p_i (log p_i - log q_i)``.
+
+    Args:
+        logits: [..., n] float32, of p; the gradient flows through them.
+        other: [..., n] float32, of q; the gradient flows through them.
+
+    Returns:
+        kl: [...] float32, nats.
+    """
+    log_probs = ops.log_softmax(logits, -1)
+    return ops.sum(ops.exp(log_probs) * (log_probs - ops.log_softmax(other, -1)), -1)
+
+
 def standard_normal(noise: Tensor) -> Tensor:
     """Turns pairs of uniform numbers into standard normal numbers (Box and Muller 1958).
 
@@ -159,6 +173,26 @@ def normal_entropy(log_std: Tensor) -> Tensor:
         entropy: 0-d float32, nats.
     """
     return ops.sum(log_std + (_HALF_LOG_2PI + 0.5))
+
+
+def normal_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """Returns the divergence KL(p || q) of diagonal Gaussians, summed over the components.
+
+    ``sum_k log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2``, with ``s^2 / s^2`` and
+    the logarithm taken together, so that it is 0 for equal arguments.
+
+    Args:
+        mean: [..., k] float32, of p; the gradient flows through it, as through the others.
+        log_std: [..., k] or [k] float32, of p.
+        other_mean: [..., k] float32, of q.
+        other_log_std: [..., k] or [k] float32, of q.
+
+    Returns:
+        kl: [...] float32, nats.
+    """
+    wider = log_std - other_log_std
+    z = (mean - other_mean) * ops.exp(-other_log_std)
+    return ops.sum(0.5 * (ops.exp(2.0 * wider) - 1.0 + ops.square(z)) - wider, -1)
 
 
 def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple:

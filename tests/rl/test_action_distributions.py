@@ -198,3 +198,25 @@ def test_actions_are_scaled_to_the_bounds_and_back(run):
     scaled, back = run(Scaled(), action)
     np.testing.assert_array_equal(scaled, [[-2, 0, 1], [2, 1, 9], [1, 0.5, 3]])
     np.testing.assert_array_equal(back, action)
+
+
+def divergences(logits, other_logits, mean, log_std, other_mean, other_log_std):
+    return (
+        dist.categorical_kl(logits, other_logits),
+        dist.normal_kl(mean, log_std, other_mean, other_log_std),
+    )
+
+
+def test_divergences_are_the_sums_of_their_definitions(run):
+    rng = np.random.default_rng(2)
+    logits, other_logits = rng.standard_normal((2, 30, 4)).astype(np.float32)
+    mean, log_std, other_mean, other_log_std = rng.standard_normal((4, 30, 3)).astype(np.float32)
+    data = logits, other_logits, mean, 0.5 * log_std, other_mean, 0.5 * other_log_std
+    of_categories, of_normals = run(divergences, *data)
+    p, q = softmax(logits), softmax(other_logits)
+    expected = (p * np.log(p / q)).sum(-1)
+    np.testing.assert_allclose(of_categories.reshape(-1), expected, rtol=1e-4, atol=2e-5)
+    s, other_s = np.exp(0.5 * log_std.astype(float)), np.exp(0.5 * other_log_std.astype(float))
+    z = (s**2 + (mean - other_mean) ** 2) / (2 * other_s**2)
+    expected = (np.log(other_s / s) + z - 0.5).sum(-1)
+    np.testing.assert_allclose(of_normals.reshape(-1), expected, rtol=1e-4, atol=1e-5)
