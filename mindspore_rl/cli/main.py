@@ -36,7 +36,7 @@ from mindspore_rl.platform import interpreter
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
-from mindspore_rl.trained import curves, export
+from mindspore_rl.trained import curves, export, pretrained
 from mindspore_rl.trained.run import EVALUATION_SEED
 
 SEED = Number(int, config.REQUIRED["seed"])
@@ -176,7 +176,12 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
 def _evaluation_arguments(subparsers: Any) -> None:
     evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
-    evaluate.add_argument("run_directory", type=Path, metavar="RUN")
+    evaluate.add_argument(
+        "run_directory",
+        type=Path,
+        metavar="RUN",
+        help="run directory, or a policy of the package: " + ", ".join(pretrained.names()),
+    )
     evaluate.add_argument(
         "assignments",
         nargs="*",

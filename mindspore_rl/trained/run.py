@@ -19,7 +19,7 @@ from mindspore_rl.jobs.run_directory import check_trusted, earlier_job, tell_cop
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
 from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
-from mindspore_rl.trained import curves
+from mindspore_rl.trained import curves, pretrained
 from mindspore_rl.trained import export as exporting
 from mindspore_rl.trained import video as filming
 
@@ -83,7 +83,8 @@ def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = Fals
     """Loads a run that was trained in this process or another.
 
     Args:
-        path: the run directory; code in it is executed.
+        path: the run directory, whose code is executed; or `pretrained:NAME`, a policy of the
+            package, of which a run directory is made in `runs`.
         checkpoint: to evaluate: `last`, `best` (with the highest mean return over 100 episodes) or
             an iteration.
         trust: use it even if other users own it or can write it.
@@ -93,6 +94,8 @@ def load(path: str | Path, *, checkpoint: str | int = "last", trust: bool = Fals
     """
     prepare_mindspore()
     path = Path(path)
+    if str(path).startswith(pretrained.PREFIX):
+        path = pretrained.run_of(str(path))
     check_trusted(path, trust)
     if not (path / PLAN_FILE).is_file():
         raise MsrlError(f"{path} is not a run directory; expected one that `msrl train` wrote")
