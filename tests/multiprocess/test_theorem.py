@@ -75,6 +75,18 @@ ALGORITHMS = {
         },
         CARTPOLE,
     ),
+    "dreamer": (
+        {
+            "num_steps": 4,
+            "window": 3,
+            "horizon": 3,
+            "learning_starts": 32,
+            "updates": 2,
+            "batch_size": 16,
+            "replay_size": 160,
+        },
+        CARTPOLE,
+    ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
@@ -103,7 +115,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "diayn"),
+    *("gail", "diayn", "dreamer"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -183,7 +195,9 @@ QUICK = {
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
     ("iql", "MultipleLearners", "Pendulum-v1", 2),
 }
-"""Every policy of `distribution`, number of workers and algorithm once; not DIAYN, some from data.
+"""Every policy of `distribution`, number of workers and algorithm once.
+
+Without DIAYN, Dreamer and some of those from data.
 
 Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """
