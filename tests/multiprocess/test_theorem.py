@@ -89,6 +89,17 @@ ALGORITHMS = {
     ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
+    "mbpo": (
+        {
+            "learning_starts": 16,
+            "replay_size": 40,
+            "model_updates": 2,
+            "rollouts": 2,
+            "imagined_size": 40,
+            "updates": 2,
+        },
+        PENDULUM,
+    ),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
         {**OF_DATA, "width": 16},
@@ -115,7 +126,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "diayn", "dreamer"),
+    *("gail", "diayn", "dreamer", "mbpo"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -197,7 +208,7 @@ QUICK = {
 }
 """Every policy of `distribution`, number of workers and algorithm once.
 
-Without DIAYN, Dreamer and some of those from data.
+Without DIAYN, Dreamer, MBPO and some of those from data.
 
 Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """
@@ -215,7 +226,7 @@ def _other(name, value):
         return not value
     if isinstance(value, tuple):
         return value[:1]
-    return value // 2 if isinstance(value, int) else 0.5 * value
+    return (value // 2 or 2) if isinstance(value, int) else 0.5 * value
 
 
 def _options(algorithm):
