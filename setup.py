@@ -125,7 +125,7 @@ setup(
             "board/*.html",
             "board/*.js",
         ],
-        "mindspore_rl.algorithms": ["configs/*.yaml"],
+        "mindspore_rl.algorithms": ["configs/*.yaml", "configs/tuned/*.yaml"],
         "mindspore_rl.distribution": ["deployments/*.yaml", "devices/*.yaml"],
     },
     cmdclass={"sdist": SourceDistribution},

@@ -3,7 +3,7 @@
 Each team has its own policy and its own central critic, shared by its agents. The policy's input is
 an agent's observation; the critic's is also the joint state, the observations of all agents.
 Without it (`central=false`) each agent learns by itself: IPPO (de Witt et al. 2020, arXiv
-2011.09533).
+2011.09533). With `shared=false` each agent has its own policy and critic.
 """
 
 from dataclasses import dataclass
@@ -53,6 +53,7 @@ class Config:
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
     max_grad_norm: float = option(0.5, "bound of the gradient norm of each network", gt=0)
     central: bool = option(True, "the critic sees the joint state; false: IPPO")
+    shared: bool = option(True, "one policy and critic for a team; false: for each agent")
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
 
     def __post_init__(self):
@@ -67,6 +68,7 @@ class Transition(NamedTuple):
     """A step of each environment `[B, A, ...]`, and a batch of them `[T, B, A, ...]`."""
 
     obs: Any
+    agent: tuple  # the agents' numbers `[B, A]` if each has its own networks, else ()
     state: Any  # the joint state, `[B, n]`
     action: Any
     log_prob: Any
@@ -77,38 +79,36 @@ class Transition(NamedTuple):
     final_state: Any
 
 
-class TeamNetworks(nn.Cell):
-    """One network per team; an agent's row goes through its team's network."""
+class Networks(nn.Cell):
+    """Networks of groups of agents, a team's or one's own; a row goes through its group's."""
 
-    def __init__(self, in_size, out_size, out_gain, config, num_teams, first_index):
+    def __init__(self, in_size, out_size, out_gain, config, num_groups, first_index):
         super().__init__()
-        self.num_teams, self.out_size = num_teams, out_size
+        self.num_groups, self.out_size = num_groups, out_size
+        indices = range(first_index, first_index + num_groups)
         self.networks = nn.CellList(
-            [
-                MLP(in_size, config.hidden, out_size, out_gain, config.seed, first_index + team)
-                for team in range(num_teams)
-            ]
+            [MLP(in_size, config.hidden, out_size, out_gain, config.seed, i) for i in indices]
         )
 
-    def construct(self, obs, teams, state=None):
+    def construct(self, obs, groups, state=None):
         """Returns: the output of each agent's network.
 
         Args:
             obs: `[..., A, O]`, of each agent.
-            teams: one-hots `[..., A, teams]`.
+            groups: one-hots `[..., A, groups]`.
             state: `[..., S]`, a further input of all agents' networks.
 
         Returns: `[..., A, out_size]`.
         """
         rows = obs.reshape((-1, obs.shape[-1]))
-        shared = None if state is None else state.reshape((-1, state.shape[-1]))
-        if self.num_teams == 1:
-            out = self.networks[0](rows, shared)
+        common = None if state is None else state.reshape((-1, state.shape[-1]))
+        if self.num_groups == 1:
+            out = self.networks[0](rows, common)
         else:
-            members = teams.reshape((-1, self.num_teams))
+            members = groups.reshape((-1, self.num_groups))
             out = 0.0
-            for team in range(self.num_teams):
-                out = out + members[:, team : team + 1] * self.networks[team](rows, shared)
+            for group in range(self.num_groups):
+                out = out + members[:, group : group + 1] * self.networks[group](rows, common)
         return out.reshape((*obs.shape[:-1], self.out_size))
 
 
@@ -124,31 +124,35 @@ class ActorsCritics(nn.Cell):
                 "ppo for a single agent"
             )
         num_agents, size = spec.obs_shape
-        teams, self.mask_size = len(spec.teams), spec.mask_size
-        self.num_teams, self.central, own = teams, config.central, size - spec.mask_size
-        self.policies = TeamNetworks(own, spec.action_space.n, 0.01, config, teams, 1)
+        self.mask_size, self.central, own = spec.mask_size, config.central, size - spec.mask_size
+        self.sizes = [team.num_agents for team in spec.teams] if config.shared else [1] * num_agents
+        count = self.num_groups = len(self.sizes)
+        self.policies = Networks(own, spec.action_space.n, 0.01, config, count, 1)
         seen = own + num_agents * size if config.central else own
-        self.critics = TeamNetworks(seen, 1, 1.0, config, teams, 1 + teams)
+        self.critics = Networks(seen, 1, 1.0, config, count, 1 + count)
 
-    def teams(self, obs):
-        """Returns: one-hots of the agents' teams `[..., A, teams]`, the end of the features."""
-        if self.num_teams == 1:
+    def groups(self, obs, agent):
+        """Returns: one-hots `[..., A, groups]`, of the agents, or teams: the end of features."""
+        if agent:
+            return ops.one_hot(agent[0], self.num_groups)
+        if self.num_groups == 1:
             return ops.ones_like(obs[..., :1])
-        return features(obs, self.mask_size)[..., -self.num_teams :]
+        return features(obs, self.mask_size)[..., -self.num_groups :]
 
-    def logits(self, obs):
+    def logits(self, obs, agent):
         """Returns: `[..., A, actions]`."""
-        found = self.policies(features(obs, self.mask_size), self.teams(obs))
+        found = self.policies(features(obs, self.mask_size), self.groups(obs, agent))
         return masked(found, obs, self.mask_size)
 
-    def value(self, obs, state):
+    def value(self, obs, agent, state):
         """Returns: `[..., A]`; a joint state `[..., S]` has all agents' masks, too."""
         state = state if self.central else None
-        return self.critics(features(obs, self.mask_size), self.teams(obs), state).squeeze(-1)
+        groups = self.groups(obs, agent)
+        return self.critics(features(obs, self.mask_size), groups, state).squeeze(-1)
 
 
 class MAPPOActor(Actor):
-    """Samples every agent's action from its team's policy."""
+    """Samples every agent's action from its policy."""
 
     noise_size = 1
 
@@ -156,13 +160,13 @@ class MAPPOActor(Actor):
         super().__init__()
         self.network = network
 
-    def act(self, obs, noise):
+    def act(self, obs, agent, noise):
         """Returns: action and log_prob `[B, A]`."""
-        return categorical_sample_with_log_prob(self.network.logits(obs), noise)
+        return categorical_sample_with_log_prob(self.network.logits(obs, agent), noise)
 
-    def act_greedily(self, obs):
+    def act_greedily(self, obs, agent):
         """Returns: the most likely actions `[B, A]`, for evaluation."""
-        return self.network.logits(obs).argmax(-1).astype("int32")
+        return self.network.logits(obs, agent).argmax(-1).astype("int32")
 
 
 class MAPPOLearner(Learner):
@@ -171,34 +175,34 @@ class MAPPOLearner(Learner):
     def __init__(self, network, config, spec):
         super().__init__()
         self.network, self.config = network, config
-        sizes = [team.num_agents for team in spec.teams]
-        # Turns a mean over all agents' rows, zero for other teams', into the mean over a team's.
+        # Turns a mean over all agents' rows, zero for other groups', into the mean over a group's.
+        sizes = network.sizes
         self.weight = Tensor([sum(sizes) / size for size in sizes], float32)
         self.tensors = 2 * len(config.hidden) + 2
         self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
-    def by_team(self, value, teams):
-        """Returns: values `[..., A]` in the column of their team `[..., A, teams]`."""
-        return ops.expand_dims(value, -1) * teams
+    def by_group(self, value, groups):
+        """Returns: values `[..., A]` in the column of their group `[..., A, groups]`."""
+        return ops.expand_dims(value, -1) * groups
 
-    def centred(self, advantage, teams, mean):
-        """Advantages by team minus their team's mean, from the mean over all agents."""
-        return self.by_team(advantage, teams) - teams * (mean * self.weight)
+    def centred(self, advantage, groups, mean):
+        """Advantages by group minus their group's mean, from the mean over all agents."""
+        return self.by_group(advantage, groups) - groups * (mean * self.weight)
 
-    def normalised(self, centred, teams, square):
-        """Advantages with deviation 1 in each team, from the mean square over all agents."""
+    def normalised(self, centred, groups, square):
+        """Advantages with deviation 1 in each group, from the mean square over all agents."""
         deviation = ops.sqrt(square * self.weight) + 1e-8
-        return centred.sum(-1) / (teams * deviation).sum(-1)
+        return centred.sum(-1) / (groups * deviation).sum(-1)
 
-    def loss(self, obs, state, action, old_log_prob, advantage, returns):
-        """Per agent and sample `[n, A]`: PPO's loss, a mean over its team; then its terms."""
+    def loss(self, obs, state, action, old_log_prob, advantage, returns, *agent):
+        """Per agent and sample `[n, A]`: PPO's loss, a mean over its group; then its terms."""
         config = self.config
-        logits, value = self.network.logits(obs), self.network.value(obs, state)
+        logits, value = self.network.logits(obs, agent), self.network.value(obs, agent, state)
         log_prob, entropy = categorical_log_prob(logits, action), categorical_entropy(logits)
         surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
         error = value_loss(value, returns)
         loss = surrogate + config.vf_coef * error - config.ent_coef * entropy
-        loss = loss * (self.network.teams(obs) * self.weight).sum(-1)
+        loss = loss * (self.network.groups(obs, agent) * self.weight).sum(-1)
         kl = approx_kl(log_prob, old_log_prob)
         clipped = clip_fraction(log_prob, old_log_prob, config.clip_coef)
         return loss, surrogate, error, entropy, kl, clipped
@@ -218,21 +222,22 @@ class MAPPOLearner(Learner):
         config = self.config
         advantage, returns = gae(
             batch.reward,
-            self.network.value(batch.obs, batch.state),
-            self.network.value(batch.final_obs, batch.final_state),
+            self.network.value(batch.obs, batch.agent, batch.state),
+            self.network.value(batch.final_obs, batch.agent, batch.final_state),
             ops.expand_dims(batch.terminated, -1),
             ops.expand_dims(batch.truncated, -1),
             config.gamma,
             config.gae_lambda,
         )
-        teams = self.network.teams(batch.obs)
-        mean = msrl.mean(self.by_team(advantage, teams), keep=1)
-        centred = self.centred(advantage, teams, mean)
+        groups = self.network.groups(batch.obs, batch.agent)
+        mean = msrl.mean(self.by_group(advantage, groups), keep=1)
+        centred = self.centred(advantage, groups, mean)
         square = msrl.mean(ops.square(centred), keep=1)
-        advantage = msrl.boundary("advantage", self.normalised(centred, teams, square))
+        advantage = msrl.boundary("advantage", self.normalised(centred, groups, square))
 
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         old = batch.obs, batch.state, batch.action, batch.log_prob, advantage, returns
+        old = (*old, *batch.agent)
         for _ in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(config.num_minibatches, old):
                 grads, means = msrl.gradient(self.loss, self.network, *minibatch)
@@ -268,9 +273,10 @@ class MAPPOTrainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
         obs = msrl.env_reset()
+        agent = () if self.config.shared else (msrl.agent_index(),)
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                action, log_prob = msrl.agent_act(obs)
+                action, log_prob = msrl.agent_act(obs, agent)
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 state, final_state = msrl.boundary(
                     "state", (msrl.joint(obs), msrl.joint(final_obs))
@@ -278,6 +284,7 @@ class MAPPOTrainer(Trainer):
                 msrl.replay_insert(
                     Transition(
                         obs=obs,
+                        agent=agent,
                         state=state,
                         action=action,
                         log_prob=log_prob,

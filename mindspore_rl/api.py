@@ -220,6 +220,13 @@ class Msrl(Protocol):
         It is the same under every policy, so each environment may have its own exploration.
         """
 
+    def agent_index(self) -> Any:
+        """Returns the number of each agent, `[B, A]` int32, from 0 to A - 1 in each environment.
+
+        It is the same under every policy, also for a rank that holds some of the agents only; so
+        each agent may have its own network, and find its part of a `joint` value.
+        """
+
     def report(self, metrics: dict[str, Any]) -> None:
         """Sends named scalars to the coordinator."""
 

@@ -109,6 +109,8 @@ def trained(
     """
     with tempfile.TemporaryDirectory() as folder:
         run, environment = Path(folder, "run"), None
+        if "--config" not in words:
+            flags = {"config": "none"} | flags  # the same keys for every environment
         command = msrl("train", *words, keys=keys, quiet=True, run_dir=run, **flags)
         if network is not None:
             environment = {**network.environment(), "PYTHONPATH": str(ROOT)}

@@ -363,6 +363,7 @@ def test_what_is_the_projects_is_stored_by_name(tmp_path):
         workers=1,
         config=programs.trainer_class(registry.find_algorithm("a2c")).Config(),
         deployment_file=str(tmp_path / "hosts.yaml"),
+        config_file="",
         cells="auto",
     )
     (tmp_path / "hosts.yaml").write_text("workers: 2")

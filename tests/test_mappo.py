@@ -1,4 +1,4 @@
-"""MAPPO: parameters shared within a team and separate between teams."""
+"""MAPPO: parameters shared within a team and separate between teams, or each agent's own."""
 
 import mindspore as ms
 import numpy as np
@@ -37,7 +37,7 @@ def batch(trainer):
 
 def test_an_agent_goes_through_its_teams_network(trainer, batch):
     network = trainer.actor.network
-    logits = network.logits(batch[0]).asnumpy()
+    logits = network.logits(batch[0], ()).asnumpy()
     for team, agents in enumerate((slice(0, 3), slice(3, 4))):
         rows = Tensor(batch[0].asnumpy()[:, agents].reshape(-1, batch[0].shape[-1]))
         own = network.policies.networks[team](rows).asnumpy()
@@ -50,10 +50,12 @@ def test_a_critic_sees_all_agents_and_a_policy_only_its_own(trainer, batch):
     moved = obs.asnumpy().copy()
     moved[:, 1, 0] += 1.0
     other = Tensor(moved)
-    changed = np.abs((network.logits(other) - network.logits(obs)).asnumpy()).max((0, 2)) > 0
+    changed = (
+        np.abs((network.logits(other, ()) - network.logits(obs, ())).asnumpy()).max((0, 2)) > 0
+    )
     assert changed.tolist() == [False, True, False, False]
-    value = network.value(obs, state).asnumpy()
-    joint = network.value(obs, Tensor(moved.reshape(N, -1))).asnumpy()
+    value = network.value(obs, (), state).asnumpy()
+    joint = network.value(obs, (), Tensor(moved.reshape(N, -1))).asnumpy()
     assert (np.abs(joint - value).max(0) > 0).all()
 
 
@@ -79,9 +81,9 @@ def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
 
 def test_advantages_are_normalised_in_each_team(trainer, batch):
     learner = trainer.learner
-    teams = trainer.actor.network.teams(batch[0])
+    teams = trainer.actor.network.groups(batch[0], ())
     advantage = Tensor(batch[4].asnumpy() * [1, 1, 1, 30] + np.float32(500))
-    mean = learner.by_team(advantage, teams).mean((0, 1))
+    mean = learner.by_group(advantage, teams).mean((0, 1))
     centred = learner.centred(advantage, teams, mean)
     got = learner.normalised(centred, teams, ops.square(centred).mean((0, 1))).asnumpy()
     for team in (got[:, :3], got[:, 3:]):
@@ -101,6 +103,26 @@ def test_each_networks_gradient_is_bounded(trainer, batch):
     assert np.allclose(norms, trainer.config.max_grad_norm, rtol=1e-4)
     wanted = np.sqrt(sum(np.square(grad.asnumpy()).sum() for grad in huge))
     assert np.isclose(float(norm), wanted, rtol=1e-4)
+
+
+def test_each_agent_has_its_own_networks(batch):
+    """Rows go through the networks of their agents' numbers, whichever agents are here."""
+    name = "graph:simple_tag_v3"
+    cls = programs.trainer_class(registry.find_algorithm("mappo"))
+    own = cls(cls.Config(env=name, hidden=(8,), shared=False, central=False), spec(name))
+    network, obs = own.actor.network, batch[0]
+    agent = Tensor(np.tile(np.arange(4), (N, 1)), ms.int32)
+    logits, value = network.logits(obs, (agent,)), network.value(obs, (agent,), batch[1])
+    for i in range(4):
+        rows = obs[:, i]
+        alone = network.policies.networks[i](rows), network.critics.networks[i](rows)[:, 0]
+        for got, wanted in zip((logits, value), alone, strict=True):
+            assert np.allclose(got[:, i].asnumpy(), wanted.asnumpy(), atol=1e-6)
+    some = network.logits(obs[:, 2:], (agent[:, 2:],)).asnumpy()
+    assert np.allclose(some, logits[:, 2:].asnumpy(), atol=1e-6)
+    loss, weight = own.learner.loss(*batch, agent)[0].asnumpy(), own.learner.weight.asnumpy()
+    assert loss.shape == (N, 4)
+    assert weight.tolist() == [4.0] * 4  # of a mean over all agents, each has a quarter
 
 
 def test_a_single_agent_is_refused():

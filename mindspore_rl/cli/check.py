@@ -17,7 +17,7 @@ from mindspore_rl.cli.job_flags import add_options
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
-from mindspore_rl.jobs.job import ALGORITHM, Job, with_file
+from mindspore_rl.jobs.job import ALGORITHM, NO_FILE, Job, with_file
 from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import gpu, toolchain
 from mindspore_rl.platform.stdio import say
@@ -91,6 +91,7 @@ def check(args: argparse.Namespace) -> int:
         say("there is no C++ compiler, so no native cells")
         kinds = [MINDSPORE]
     args.assignments = [*args.assignments, *words]
+    args.config = args.config or NO_FILE  # a task's values would make the cases large
     job = with_file(Job.of(args))
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:
         for name, sizes in {"small": SMALL, "own": {}}.items():

@@ -58,6 +58,8 @@ def stride_at(shape: tuple[int, ...], strides: list[int], inner: int, extent: in
 def splits_of(node: Value, arg: Value) -> set[int]:
     """Returns the numbers of neighbouring elements after which an argument's stride changes."""
     shape = node.type.shape
+    if 0 in shape:
+        return set()
     _, strides = access(node, arg)
     found: set[int] = set()
     size, expected = 1, None

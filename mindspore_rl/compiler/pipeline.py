@@ -57,6 +57,7 @@ class JobRequest:
         cells: `native`, `mindspore` or `auto`: native on the CPU where there is a compiler.
         compiled: False runs cells as plain Python, for debuggers.
         policy_file: the file of the policy, saved with the run.
+        config_file: the YAML file of the configuration, or empty; its name is saved.
         checkpoint_replay: whether checkpoints contain kept records.
         replay_dir: folder of the files that hold kept records; empty: they are held in memory.
         profile: number of iterations to record, see `runtime.profile_recorder`; 0: none.
@@ -78,10 +79,10 @@ class JobRequest:
     num_iterations: int | None = None
     record: tuple[str, ...] = ()
     resume: str = ""
-    load_at: tuple[tuple[int, str], ...] = ()
     deployment: Deployment = Deployment()
     deployment_file: str = ""
     policy_file: str = ""
+    config_file: str = ""
 
 
 def environment_for(policy: DistributionPolicy, name: str) -> str:
@@ -219,7 +220,6 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs
-    iterations = request.num_iterations or max(1, -(-config.total_steps // per_iteration))
     if own := user_modules.split_environment(config.env):
         user_modules.keep(own[0], run_dir / user_modules.ENVIRONMENT_FOLDER)
     algorithm = {
@@ -245,10 +245,11 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         environment=config.env,
         library=trainer.spec.library,
         action_mask=trainer.spec.action_mask,
+        layout=trainer.spec.layout,
         in_graph=in_graph,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
-        num_iterations=iterations,
+        num_iterations=num_iterations(request, cut.program),
         seed=config.seed,
         compiled=request.compiled,
         device=request.device,
@@ -258,10 +259,15 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
         replay_dir=request.replay_dir,
         profile=request.profile,
         resume=request.resume,
-        load_at={str(k): v for k, v in request.load_at},
         hosts=() if alone else request.deployment.place(num_ranks, request.device),
     )
     return plan, cut
+
+
+def num_iterations(request: JobRequest, program: Program) -> int:
+    """Returns the number of iterations of a job."""
+    per_iteration = program.steps_per_env * request.config.num_envs
+    return request.num_iterations or max(1, -(-request.config.total_steps // per_iteration))
 
 
 def _cells(request: JobRequest) -> str:

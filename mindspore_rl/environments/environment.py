@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, Discrete, is_count, is_shape
 from mindspore_rl.errors import UnknownEnvironmentError
@@ -75,6 +76,8 @@ class EnvironmentSpec:
         action_mask: True if the last `action_space.n` numbers of an observation (with teams, of
             each agent's) tell which actions are valid there: 1, or 0 for an invalid one.
         goal: the goal of an environment whose reward tells only if it is reached; None: none.
+        layout: how the environment's own observations become one array, without its action mask;
+            None: they are such arrays.
         two_players: True if two players move in turn. Observation, mask and reward of a step are
             those of the player who moves, and what one gains the other loses.
     """
@@ -93,6 +96,7 @@ class EnvironmentSpec:
     action_mask: bool = False
     goal: Goal | None = None
     two_players: bool = False
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         teams = isinstance(self.teams, tuple) and all(isinstance(t, Team) for t in self.teams)

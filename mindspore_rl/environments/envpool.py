@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import images
 from mindspore_rl.environments.gym.library import layout_of
+from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, taken
 from mindspore_rl.environments.sync_vector import as_space, numbers_of
@@ -176,6 +177,7 @@ def _spec(name: str, pool: Any) -> EnvironmentSpec:
         in_graph=False,
         notes="; ".join(notes),
         obs_dtype="uint8" if image else "float32",
+        layout=Layout.of(space),
     )
 
 

@@ -7,13 +7,15 @@ Python, its key in a YAML file and its checks are made from that field.
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mindspore_rl import config, programs
 from mindspore_rl.compiler.pipeline import JobRequest, environment_for
 from mindspore_rl.config import REQUIRED
+from mindspore_rl.environments import by_callable
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.options import algorithm_keys, check, flag, option, options
@@ -25,6 +27,8 @@ from mindspore_rl.policy import DistributionPolicy, Schedule
 
 AUTO = "auto"
 """The policy that `jobs/auto_policy.py` replaces by the fastest."""
+NO_FILE = "none"
+"""The `config` that stands for no file, and for none of the project's."""
 PathName = str | os.PathLike[str]
 SCHEDULE_KEYS = tuple(config.keys_of(Schedule))
 GROUPS = ALGORITHM, PLACE, TRAINING = "algorithm", "place", "training"
@@ -54,9 +58,12 @@ class Job:
         words=lambda line: [f"{key}=" for key in algorithm_keys(line.algorithm or "ppo")],
     )
     config: PathName | Mapping[str, object] | None = of_algorithm(
-        None, lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}", "FILE"
+        None,
+        lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}; none: none",
+        "FILE",
+        otherwise="what the project has for the algorithm and --env, which is told",
     )
-    env: str | None = of_algorithm(None, "environment, see `msrl envs list`")
+    env: str | Callable[..., Any] | None = of_algorithm(None, "environment, see `msrl envs list`")
     num_envs: int | str | None = of_algorithm(None, "environments, on all workers together")
     seed: int | str | None = of_algorithm(None, "seed of every random number")
     total_steps: int | str | None = of_algorithm(
@@ -181,6 +188,9 @@ class Job:
     quiet: bool = of_training(False, "show no progress")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env", by_callable.name_of(self.env))
+        if self.config == NO_FILE:
+            object.__setattr__(self, "config", YamlKeys(Path(NO_FILE), {}))
         check(self)
 
     @property
@@ -201,10 +211,13 @@ class Job:
 def with_file(job: Job) -> Job:
     """Adds the keys of a job's YAML file, which is read once.
 
-    The job's own keys apply where no flag is given; the algorithm's keys stay in `config`.
+    The job's own keys apply where no flag is given; the algorithm's keys stay in `config`. Without
+    a file, these are the values that the project has for the task, if any.
     """
-    if job.config is None or isinstance(job.config, Mapping):
+    if isinstance(job.config, Mapping):
         return job
+    if job.config is None:
+        return _with_tuned(job)
     path = registry.find_config(str(job.config))
     keys, given = read_yaml(path), dict[str, Any]()
     for name in file_keys(type(job)):
@@ -221,6 +234,20 @@ def with_file(job: Job) -> Job:
         elif getattr(job, name) is None:
             given[name] = options(type(job))[name].read(path, value)
     return dataclasses.replace(job, config=keys, **given)
+
+
+def _with_tuned(job: Job) -> Job:
+    """Adds the project's values for the job's algorithm and environment, and tells so."""
+    assigned = dict(word.partition("=")[::2] for word in job.assignments)
+    env = assigned.get("env", job.env)
+    if job.resume is not None or not isinstance(env, str):
+        return job
+    found = registry.tuned(str(job.algorithm or ""), env)
+    if found is None:
+        return job
+    text = f"tuned for {env}: {found.file}, taken; --config {NO_FILE} does without"
+    print(f"msrl: {text}", file=sys.stderr)
+    return dataclasses.replace(job, config=found)
 
 
 def file_keys(job: type[Job] = Job) -> list[str]:
@@ -261,7 +288,13 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     _refuse_flags(job, "config", set(values) - keys)
     before = earlier.get("config")
     asked = (job.written, flags, job.assignments, file_keys(type(job)), before, values)
-    settings = config.resolve(cls.Config, *asked)
+    try:
+        settings = config.resolve(cls.Config, *asked)
+    except ConfigError as error:
+        if not job.written or job.written.file.parent.name != registry.TUNED:
+            raise
+        text = f"{error} (with the values tuned for this task: --config {NO_FILE} does without)"
+        raise ConfigError(text) from error
     name = environment_for(policy, _absolute(settings.env))
     if name != settings.env:
         settings = dataclasses.replace(settings, env=name)
@@ -275,6 +308,7 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
         settings,
         workers=job.workers or earlier.get("workers", _otherwise("workers")),
         policy_file=str(policy_file),
+        config_file=str(job.written.file) if job.written else "",
         deployment=hosts,
         deployment_file=str(place_file or ""),
         cells=job.cells or earlier.get("cells", _otherwise("cells")),

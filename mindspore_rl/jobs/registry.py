@@ -6,9 +6,14 @@ In a checkout, the folders are next to the package; in an installed wheel, insid
 import difflib
 from pathlib import Path
 
+from mindspore_rl.environments.registry import python_name
 from mindspore_rl.errors import ConfigError, MsrlError, PolicyError
 from mindspore_rl.platform.user_modules import load_module
+from mindspore_rl.platform.yaml_files import YamlKeys, read_yaml
 from mindspore_rl.policy import DistributionPolicy
+
+TUNED = "tuned"
+"""Folder, in that of the configurations, with the values of each task: a file an algorithm."""
 
 
 def folder(name: str) -> Path:
@@ -96,6 +101,21 @@ def find_config(name: str) -> Path:
     """Finds a YAML file, given its path, or its name among the project's configurations."""
     inside = folder("algorithms") / "configs" / f"{name}.yaml"
     return inside if not Path(name).exists() and inside.exists() else Path(name)
+
+
+def tuned(algorithm: str, env: str) -> YamlKeys | None:
+    """Returns the values that the project has for an algorithm of its own on a task, if any.
+
+    Args:
+        algorithm: its name.
+        env: the id of an environment, also as `gymnasium:ID` or `graph:ID`, without options.
+    """
+    file = folder("algorithms") / "configs" / TUNED / f"{algorithm}.yaml"
+    if algorithm not in algorithms() or not file.is_file():
+        return None
+    task = (python_name(env) or env).removeprefix("gymnasium:")
+    found = read_yaml(file).get(task)
+    return YamlKeys(file, found) if isinstance(found, dict) else None
 
 
 def name_of(file: Path) -> str:

@@ -139,6 +139,7 @@ def write_job(run_dir: Path, request: Any) -> None:
         "schedule": config.to_dict(request.policy.schedule),
         "workers": request.workers,
         "config": config.to_dict(request.config),
+        "config_file": request.config_file,
         "deployment": request.deployment_file,
         "cells": request.cells,
         "version": __version__,

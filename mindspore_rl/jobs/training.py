@@ -154,7 +154,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
-        plan, cut = pipeline.prepare(request, run_dir, dumper(job.dump_graph))
+        plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
         tell_left_out(cut.program)
         if resume is not None:
             resuming.check_job(resume, done, plan)
@@ -168,10 +168,22 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
         if warning := admission.check_memory(plan, resources.available_memory()):
             print(f"msrl: {warning}", file=sys.stderr)
         admission.check_descriptors(plan.num_ranks)
-        profile_recorder.check(plan)
         _draw(plan, cut, run_dir)
         write_job(run_dir, request)
     return plan, run_dir
+
+
+def _seer(job: Job, request: Any) -> Any:
+    """Returns a function that is called after each pass: it writes, and checks, the program."""
+    write = dumper(job.dump_graph)
+
+    def see(name: str, result: Any) -> None:
+        write(name, result)
+        if name == pipeline.STAGES[0]:
+            iterations = pipeline.num_iterations(request, result)
+            profile_recorder.check(request.profile, iterations)
+
+    return see
 
 
 def _draw(plan: Any, cut: Any, run_dir: Path) -> None:

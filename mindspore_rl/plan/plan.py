@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.environments.layout import Layout
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.value import Value
@@ -159,6 +160,7 @@ class Plan:
         parameters: shapes of all parameters, by name.
         library: the library of the environment, from its spec.
         action_mask: whether it gives an action mask; None in a plan of an earlier version.
+        layout: of the environment's own observations, from its spec.
     """
 
     algorithm: dict[str, str]
@@ -191,6 +193,7 @@ class Plan:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     library: str = ""
     action_mask: bool | None = None
+    layout: Layout | None = None
     records_per_env: int = 0
     parts: tuple[tuple[int, int], ...] = ()
     records_kept: int = 0

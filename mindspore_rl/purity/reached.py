@@ -5,6 +5,7 @@ import enum
 import functools
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -149,6 +150,8 @@ class Walk:
             self._module(value)
         elif isinstance(value, (enum.Enum, Path, mindspore.dtype.Type)):
             self.say(str(value))
+        elif isinstance(value, re.Pattern):
+            self.say(value.pattern, value.flags)
         elif hasattr(value, "__dict__"):
             self._named(self.attributes(value))
         else:

@@ -1,5 +1,6 @@
 """Compares the Python state that code can reach before and after it ran."""
 
+import dis
 import inspect
 import os
 from itertools import zip_longest
@@ -17,6 +18,7 @@ KEPT = (
 DECORATED = (
     "MindSpore compiles what stands under a decorator alone (write what it does into the function)"
 )
+OWN_NAME = "MindSpore takes that for the function itself (give one of them another name)"
 _MINDSPORE = os.path.dirname(mindspore.__file__)
 
 
@@ -48,19 +50,39 @@ class State(Walk):
                 return (one or two)[0]
         return ""
 
-    def decorated(self) -> dict[CodeType, str]:
-        """Finds reached functions that decorators put in the place of others.
+    def misread(self) -> dict[CodeType, str]:
+        """Finds reached functions that MindSpore would compile as something else.
 
-        MindSpore would compile the decorated function alone: its parser gets the source from
-        `inspect`, which follows `functools.wraps`. For MindSpore's own decorators and for caches
-        that is intended.
+        Its parser gets the source from `inspect`, which follows `functools.wraps`: of a function
+        that a decorator put in the place of another it would compile the other alone. For
+        MindSpore's own decorators and for caches that is intended. And it takes a function's own
+        name in its body for the function, where Python takes the module's value of this name.
 
-        Returns: for the code of each such function, a text that names it.
+        Returns: for the code of each such function, a text that says so.
         """
         found = {}
         for function in self.functions:
             code, behind = function.__code__, inspect.unwrap(function)
-            if behind is not function and not code.co_filename.startswith(_MINDSPORE):
-                where = f"{code.co_filename}:{code.co_firstlineno}"
-                found[code] = f"calls {behind.__qualname__} by its decorator of {where}"
+            if code.co_filename.startswith(_MINDSPORE):
+                continue
+            where = f"{code.co_filename}:{code.co_firstlineno}"
+            if behind is not function:
+                text = f"calls {behind.__qualname__} by its decorator of {where}"
+                found[code] = f"{text}: {DECORATED}"
+            name = code.co_name
+            other = function.__globals__.get(name, function)
+            if other is not function and (line := _line_with_global(code, name)):
+                text = f"calls {function.__qualname__}, in which {code.co_filename}:{line} uses"
+                found[code] = f"{text} another `{name}`: {OWN_NAME}"
         return found
+
+
+def _line_with_global(code: CodeType, name: str) -> int:
+    """Returns the line at which code, or a function inside it, reads a global; 0 if none does."""
+    lines, line = dict(dis.findlinestarts(code)), code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = lines.get(step.offset) or line
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
+            return line
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return next(filter(None, (_line_with_global(part, name) for part in inner)), 0)

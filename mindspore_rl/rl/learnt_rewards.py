@@ -1,8 +1,10 @@
-"""Rewards that a classifier gives (GAIL)."""
+"""Rewards that a classifier gives (GAIL, DIAYN)."""
+
+import math
 
 from mindspore import Tensor
 
-from mindspore_rl.rl.action_distributions import softplus
+from mindspore_rl.rl.action_distributions import categorical_log_prob, softplus
 
 
 def discriminator_loss(logit: Tensor, expert_logit: Tensor) -> Tensor:
@@ -31,3 +33,18 @@ def imitation_reward(logit: Tensor) -> Tensor:
         reward: [...] float32, above 0.
     """
     return softplus(logit)
+
+
+def skill_reward(logits: Tensor, skill: Tensor) -> Tensor:
+    """Returns ``log q(skill | state) - log p(skill)`` (Eysenbach et al. 2019, eq. 3).
+
+    Here q is the softmax of the logits, and p is uniform.
+
+    Args:
+        logits: [N, skills] float32, a discriminator's, of the state after a step.
+        skill: [N] int32, 0 to skills - 1.
+
+    Returns:
+        reward: [N] float32, nats, at most log(skills); 0 where q tells nothing.
+    """
+    return categorical_log_prob(logits, skill) + math.log(logits.shape[-1])

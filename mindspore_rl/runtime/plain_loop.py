@@ -141,6 +141,10 @@ class PlainLoop(ABC):
         numbers = np.array(self.env_indices, np.int32)
         return Tensor(numbers % self.trainer.config.num_envs)
 
+    def agent_index(self) -> Tensor:
+        numbers = np.arange(*self.trainer.spec.agent_shape, dtype=np.int32)
+        return Tensor(np.tile(numbers, (len(self.env_indices), 1)))
+
     def agent_act(self, *args: Any, **named: Any) -> Any:
         actor = self.trainer.actor
         noise = self._noise("agent_act", actor.noise_size)

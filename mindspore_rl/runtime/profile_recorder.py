@@ -9,7 +9,6 @@ import numpy as np
 
 from mindspore_rl.communication.communicator import Communicator, Waiting
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform.cache import writing
 
 FOLDER = "profile"
@@ -31,11 +30,11 @@ EVENT = np.dtype(
 ROUNDS = 16
 
 
-def check(plan: Plan) -> None:
+def check(profile: int, num_iterations: int) -> None:
     """Raises: ConfigError: a job has too few iterations for the requested profile."""
-    if plan.profile < 0 or plan.profile and plan.num_iterations <= WARM_UP:
+    if profile < 0 or profile and num_iterations <= WARM_UP:
         raise ConfigError(
-            f"--profile is {plan.profile} and the run has {plan.num_iterations} iterations; "
+            f"--profile is {profile} and the run has {num_iterations} iterations; "
             f"expected a number from 1 on, and more than {WARM_UP} iterations, for the first "
             f"{WARM_UP} are left out; raise --total-steps"
         )

@@ -44,6 +44,8 @@ def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
         ("algorithm", meta["algorithm"], plan.algorithm["name"]),
         ("environment", *environments),
     ]
+    if plan.layout is not None and plan.layout.ordered and "layout" in meta:
+        told.append(("layout of observations", meta["layout"], str(plan.layout)))
     if replays_of(meta):
         told.append(("num_envs, by which the replay is laid out,", meta["num_envs"], plan.num_envs))
         if why := _why_replay_would_not_fit(meta, plan):

@@ -188,6 +188,13 @@ def build_trained(
                 f"{env} has the {part} {getattr(played, part)}, and {run_dir} was trained in "
                 f"{plan.environment} with {getattr(trained, part)}: name another --env"
             )
+    if plan.layout is not None and played.layout is not None and plan.layout.ordered:
+        if plan.layout != played.layout:
+            raise MsrlError(
+                f"{env} observes {played.layout}, and {run_dir} was trained with {plan.layout}, "
+                "whose numbers have another order or meaning: name another --env"
+            )
+        played = dataclasses.replace(played, layout=plan.layout)
     # Who learnt against itself plans so against an opponent, too.
     played = dataclasses.replace(played, two_players=trained.two_players)
     if played.warning:

@@ -9,6 +9,7 @@ import inspect
 import queue
 import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from mindspore_rl.api import bound_to_act
+from mindspore_rl.environments.action_mask import checked_mask
+from mindspore_rl.environments.options import MASK
 from mindspore_rl.environments.spaces import Box, Discrete, taken, within
+from mindspore_rl.environments.sync_vector import shape_of
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
@@ -58,24 +62,33 @@ class Policy:
         self.remembers = self._looks_back()
 
     def __call__(
-        self, obs: Any, *, reward: Any = 0.0, ended: Any = False, sample: bool = False
+        self,
+        obs: Any,
+        *,
+        reward: Any = 0.0,
+        ended: Any = False,
+        sample: bool = False,
+        action_mask: Any = None,
     ) -> Any:
         """Chooses actions.
 
         Args:
-            obs: one observation `[...]`, or `[B, ...]`.
+            obs: one observation as the environment gives it (of a Dict a mapping, of a Discrete
+                space a whole number, an image), or a batch of them, `[B, ...]` in each part; or,
+                with precedence, arrays as the network takes them, see `Run.make_env`.
             reward: of the previous step, in reward units; for a policy with memory.
             ended: whether the previous episode has ended, so that this is the first observation of
                 a new one; for a policy with memory.
             sample: samples actions instead of taking the most likely.
+            action_mask: `[n]` or `[B, n]`, the environment's, if it is not in `obs`.
 
         Returns: the action as the environment takes it, see `spaces.taken`; for a batch `[B]` or
             `[B, ...]`.
 
         Raises:
-            MsrlError: the observation has another shape.
+            MsrlError: the observation is none of the environment's.
         """
-        found, alone = self._checked(obs)
+        found, alone = self._checked(obs, action_mask)
         rows = len(found)
         mindspore_device.use()
         if not self.remembers:
@@ -151,8 +164,64 @@ class Policy:
     def _drawn_seed(self) -> int:
         return int(self._rng.integers(2**32))
 
-    def _checked(self, obs: Any) -> tuple[np.ndarray, bool]:
+    def _checked(self, obs: Any, mask: Any) -> tuple[np.ndarray, bool]:
         """Returns observations `[B, ...]`, and whether `obs` was a single one."""
+        found, alone = self._arrays(obs) if self._is_array(obs, mask) else self._flat(obs, mask)
+        if self._episodes is not None and len(found) != self._episodes.rows:
+            raise MsrlError(
+                f"obs is of {len(found)} episodes, and those under way are {self._episodes.rows}; "
+                "call reset() before others begin"
+            )
+        return found, alone
+
+    def _is_array(self, obs: Any, mask: Any) -> bool:
+        """Returns whether observations are arrays as the network takes them."""
+        layout, shape = self.spec.layout, self.spec.obs_shape
+        if layout is None or (layout.kind == "box" and not self.spec.action_mask):
+            return True
+        if mask is not None or isinstance(obs, Mapping | tuple):
+            return False
+        found = shape_of(obs)
+        if layout.kind == "discrete" and found == shape and np.asarray(obs).dtype.kind in "iu":
+            if np.count_nonzero(obs) != 1 or np.max(obs) != 1:
+                return False
+            raise MsrlError(
+                f"obs {obs} is both an observation of {shape[0]} numbers and a batch of {shape[0]} "
+                f"numbers of {layout}; as the first give float32, as the second call with fewer"
+            )
+        return found == shape or found[1:] == shape
+
+    def _flat(self, obs: Any, mask: Any) -> tuple[np.ndarray, bool]:
+        """Returns the environment's own observations as `_checked` does."""
+        layout, size = self.spec.layout, self.spec.mask_size
+        assert layout is not None
+        if size and isinstance(obs, Mapping) and MASK in obs and MASK not in layout.keys:
+            obs, mask = {key: obs[key] for key in obs if key != MASK}, obs[MASK]
+        if (mask is None) != (not size):
+            what = "no action_mask" if size else "an action_mask, and the policy takes none"
+            raise MsrlError(
+                f"obs comes with {what}; {self.spec.name} has {layout} and "
+                f"{size or 'no'} masked actions"
+            )
+        try:
+            found, alone = layout.flat(obs)
+        except MsrlError as error:
+            raise MsrlError(
+                f"{error}; or an array of shape {self.spec.obs_shape}, see Run.make_env"
+            ) from error
+        if not size:
+            return found, alone
+        given = [mask] if alone else list(np.atleast_1d(mask))
+        if len(given) != len(found):
+            raise MsrlError(f"{len(given)} action masks, expected {len(found)}, one for each obs")
+        try:
+            masks = np.stack([checked_mask(one, size, False, "action_mask") for one in given])
+        except ValueError as error:
+            raise MsrlError(str(error)) from error
+        return np.concatenate([found.reshape(len(found), -1), masks], 1), alone
+
+    def _arrays(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """Returns arrays as `_checked` does."""
         shape = self.spec.obs_shape
         if self.spec.images and getattr(obs, "dtype", None) != np.uint8:
             kind = getattr(obs, "dtype", type(obs).__name__)
@@ -168,11 +237,6 @@ class Policy:
             raise MsrlError(
                 f"obs has shape {np.shape(obs)}, expected {shape} of {self.spec.name}, or a batch "
                 f"of them, {('B', *shape)}".replace("'", "")
-            )
-        if self._episodes is not None and len(found) != self._episodes.rows:
-            raise MsrlError(
-                f"obs is of {len(found)} episodes, and those under way are {self._episodes.rows}; "
-                "call reset() before others begin"
             )
         return found, alone
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from mindspore_rl.config import unknown
-from mindspore_rl.environments import registry
+from mindspore_rl.environments import by_callable, registry
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import training
 from mindspore_rl.jobs.job import Job
@@ -144,7 +144,7 @@ class Run:
         *,
         seed: int = EVALUATION_SEED,
         sample: bool = False,
-        env: str | None = None,
+        env: str | Callable[..., Any] | None = None,
         config: Mapping[str, object] | Sequence[str] = (),
         video: str | Path | None = None,
         render: bool = False,
@@ -155,7 +155,7 @@ class Run:
             episodes: number of episodes.
             seed: of the environments.
             sample: samples actions instead of taking the most likely.
-            env: environment to play in; None: that of the training.
+            env: environment to play in, a name or what makes it; None: that of the training.
             config: keys of the algorithm's configuration that differ from training.
             video: file to write of the first episode: .mp4, .gif.
             render: whether to show the episode on the screen; one episode only.
@@ -167,16 +167,17 @@ class Run:
         """
         from mindspore_rl.trained.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
 
+        name: str | None = by_callable.name_of(env)
         if (self.path / JOB_FILE).is_file():
             earlier = earlier_job(self.path)
-            tell_copies(self.path, earlier["algorithm"], env or earlier["config"]["env"])
+            tell_copies(self.path, earlier["algorithm"], name or earlier["config"]["env"])
         given = [f"{k}={v}" for k, v in config.items()] if isinstance(config, Mapping) else config
         film = None if video is None else filming.Film(Path(video))
         if render and (film is not None or episodes != 1):
             raise ConfigError("on the screen one episode is shown, and no video is made of it")
         if film is not None or render:
-            env = filming.drawn(env or self.plan.environment, "human" if render else "rgb_array")
-        played = (self.path, episodes, seed, sample, env, self.checkpoint)
+            name = filming.drawn(name or self.plan.environment, "human" if render else "rgb_array")
+        played = (self.path, episodes, seed, sample, name, self.checkpoint)
         returns = evaluate(*played, assignments=given, film=film)
         if film is not None:
             film.save()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PPO, A2C, SAC or DQN of Stable-Baselines3, or PPO of SBX, as configured by algorithms/*.py.
+"""PPO, A2C, SAC, TD3 or DQN of Stable-Baselines3, or of SBX, as configured by algorithms/*.py.
 
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
@@ -13,9 +13,12 @@ import runpy
 import sys
 from typing import Any
 
-from stable_baselines3 import A2C, DQN, PPO, SAC
+import numpy as np
+import stable_baselines3
+from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 
@@ -83,7 +86,7 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
 
 
 def off_policy(config: dict[str, Any], env: Any) -> Any:
-    """Makes SAC or DQN; SB3's DQN has neither priorities nor windows."""
+    """Makes SAC, TD3 or DQN; they have neither priorities nor windows."""
     arguments = {
         "learning_rate": config["learning_rate"],
         "buffer_size": config["replay_size"],
@@ -91,14 +94,30 @@ def off_policy(config: dict[str, Any], env: Any) -> Any:
         "batch_size": config["batch_size"],
         "gamma": config["gamma"],
         "train_freq": config["num_steps"],
-        "gradient_steps": config["updates"],
         "policy_kwargs": {"net_arch": list(config["hidden"])},
         "seed": config["seed"],
         "device": "cpu",
     }
+    library: Any = stable_baselines3
+    if config["library"] == "sbx":
+        import sbx  # noqa: PLC0415 (it brings JAX)
+
+        library = sbx
+    if config["algorithm"] == "dqn":
+        if config["library"] == "sb3":  # SBX does not clip gradients
+            arguments["max_grad_norm"] = config["max_grad_norm"]
+        return library.DQN("MlpPolicy", env, gradient_steps=config["updates"], **arguments)
     if config["algorithm"] == "sac":
-        return SAC("MlpPolicy", env, tau=config["tau"], **arguments)
-    return DQN("MlpPolicy", env, max_grad_norm=config["max_grad_norm"], **arguments)
+        updates, tau = config["updates"], config["tau"]
+        return library.SAC("MlpPolicy", env, tau=tau, gradient_steps=updates, **arguments)
+    delay = config["policy_delay"]
+    arguments |= {"tau": config["tau"], "policy_delay": delay}
+    arguments |= {"target_policy_noise": config["smoothing"]}
+    arguments |= {"target_noise_clip": config["most_smoothing"]}
+    updates = config["policy_updates"] * delay
+    size = env.action_space.shape
+    noise = NormalActionNoise(np.zeros(size), np.full(size, config["exploration"]))
+    return library.TD3("MlpPolicy", env, gradient_steps=updates, action_noise=noise, **arguments)
 
 
 def main() -> None:
@@ -114,7 +133,7 @@ def main() -> None:
             norm_reward=config["normalise_reward"],
             gamma=config["gamma"],
         )
-    make = off_policy if config["algorithm"] in ("sac", "dqn") else on_policy
+    make = off_policy if config["algorithm"] in ("sac", "td3", "dqn") else on_policy
     model = make(config, env)
     marks = Marks(config.get("stop_return"))
     model.learn(config["total_steps"], callback=marks)

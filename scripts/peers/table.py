@@ -107,7 +107,7 @@ class Task:
         """Returns the run with `msrl train`, its options being `flags`; `how`: of `Program`."""
         keys = self._keys()
         flags = {"policy": policy, "device": "cpu", "env": keys.pop("env")} | flags
-        flags = {"quiet": True, "stop_return": "nan"} | flags
+        flags = {"quiet": True, "stop_return": "nan", "config": "none"} | flags
         command = msrl("train", self.algorithm, keys=keys, **flags)
         return Program(**{"name": OURS, "commands": (tuple(command),)} | (how or {}))
 
@@ -144,6 +144,16 @@ class Task:
         words = tuple(word for flag in flags for word in flag)
         command = (_python("cleanrl"), "-u", "-m", "cleanrl.ppo", *words)
         return Program("CleanRL", (command,), "cleanrl")
+
+    def cleanrl_dqn(self) -> Program:
+        """Returns CleanRL's unmodified dqn.py, with as many updates for each environment step."""
+        config = self.config()
+        each = config["num_envs"] * config["num_steps"] // config["updates"]
+        flags = {"total-timesteps": FOREVER, "learning-starts": 1_000, "train-frequency": each}
+        flags |= {"batch-size": config["batch_size"], "buffer-size": config["replay_size"]}
+        script = str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py")
+        words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
+        return Program("CleanRL", ((_python("cleanrl"), script, "inf", *words),), "cleanrl")
 
     def _peer(self, name: str, venv: str, script: str, **more: Any) -> Program:
         path = ROOT / "scripts" / "peers" / script
@@ -278,36 +288,43 @@ def _uneven() -> Row:
 
 def _uneven_steps() -> Row:
     env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
-    task = Task("impala", env, 16, 32)
+    task = Task("impala", env, 16, 256)
     waits = "act_for=0"
     flags = {"workers": 4, "start_timeout": 120}
     return Row(
         "uneven-steps",
-        "the same, 16 x 32, a learner that acts for each worker once it is ready (act_for=1)",
+        "the same, 16 x 256, a learner that acts for each worker once it is ready (act_for=1)",
         (
             task.ours("SingleLearnerFine", schedule="act_for=1", **flags),
             task.ours("SingleLearnerFine", {"name": waits}, **flags),
         ),
-        (Target(1.5, against=(waits,)),),
-        16 * 32,
+        (Target(2.4, against=(waits,)),),
+        16 * 256,
     )
 
 
 def _apex() -> Row:
     keys = {"batch_size": 256, "updates": 32, "n_step": 3, "epsilon_start": 0.4, "epsilon_end": 0.4}
-    keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which SB3 has not
+    keys |= {"hidden": [120, 84]}  # CleanRL's
+    keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which the others have not
     task = Task("dqn", "CartPole-v1", 16, 8, keys)
     flags = {"workers": 2, "schedule": "order=asynchronous"}
-    waits, theirs = "synchronous", task.sb3()
+    waits, theirs = "synchronous", _either(task.cleanrl_dqn())
     return Row(
         "apex",
-        "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; SB3",
+        "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; the others "
+        "without priorities",
         (
             task.ours("SingleLearnerCoarse", **flags),
             task.ours("SingleLearnerCoarse", {"name": waits}, workers=2),
-            theirs,
+            task.sb3(),
+            task.sb3("sbx"),
+            *theirs,
         ),
-        (Target(1.0, against=(waits,)), Target(10.0, against=(theirs.name,))),
+        (
+            Target(1.0, against=(waits,)),
+            Target(10.0, against=tuple(program.name for program in theirs)),
+        ),
         16 * 8,
     )
 
@@ -382,7 +399,28 @@ def _sac() -> Row:
     task = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
     work = "SAC HalfCheetah-v4, one environment, an update of 256 a step"
     ours = task.ours("MultipleLearners")
-    return _row("sac", work, task, ours, _either(task.sb3()), Target(2.0))
+    return _row("sac", work, task, ours, _off_policy(task), Target(2.0, 3.0))
+
+
+def _td3() -> Row:
+    keys = {"hidden": [256, 256], "batch_size": 256, "policy_updates": 1, "learning_starts": 1000}
+    task = Task("td3", "HalfCheetah-v4", 1, 2, keys)
+    work = "TD3 HalfCheetah-v4, one environment, an update of 256 a step"
+    ours = task.ours("MultipleLearners")
+    return _row("td3", work, task, ours, _off_policy(task), Target(2.0, 3.0))
+
+
+def _dqn() -> Row:
+    keys = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
+    keys |= {"n_step": 1}
+    task = Task("dqn", "CartPole-v1", 8, 10, keys)
+    work = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
+    ours = task.ours("MultipleLearners")
+    return _row("dqn", work, task, ours, _off_policy(task), Target(3.0, 4.0))
+
+
+def _off_policy(task: Task) -> tuple[Program, ...]:
+    return (*_either(task.sb3()), task.sb3("sbx"))
 
 
 def _sac_learns() -> Row:
@@ -450,6 +488,8 @@ def rows() -> list[Row]:
         _solved(),
         _dqn_solved(),
         _sac(),
+        _td3(),
+        _dqn(),
         _sac_learns(),
         _transformer(),
         *(

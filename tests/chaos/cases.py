@@ -220,7 +220,7 @@ ENDS = (
         also(KILLED, "replicas", "--workers", "2", *REPLICAS, said=("actor+learner", *SIGNAL_9)),
         Case("ends", "killed msrl", COARSE, signal.SIGKILL, code=-signal.SIGKILL, quick=True),
         INTERRUPTED,
-        also(INTERRUPTED, "one process", *ONE_PROCESS, quick=True),
+        also(INTERRUPTED, "one process", *ONE_PROCESS),
         replace(INTERRUPTED, name="SIGTERM", strike=signal.SIGTERM, quick=False),
         Case(
             *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=4")),
@@ -271,6 +271,7 @@ DISK = (
         disk="",
         run="file",
         shell='touch file; exec "$@"',
+        quick=False,
     ),
 )
 

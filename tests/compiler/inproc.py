@@ -58,16 +58,20 @@ def run_and_compare(
     Args:
         change: called with the run's folder before the start, to modify the generated source.
     """
-    states = tuple((i, str(reference.checkpoints[i])) for i in range(job.num_iterations))
-    job = dataclasses.replace(job, load_at=states)
     plan, _ = prepare(job, folder, read_back)
     if change is not None:
         change(folder)
-    _run(plan, folder)
+    return compare_plan(plan, reference, folder)
+
+
+def compare_plan(plan: Plan, reference: theorem.ReferenceRun, folder: Path) -> list[str]:
+    """Runs a prepared job. Returns: see `run_and_compare`."""
+    iterations = plan.num_iterations
+    starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
+    _run(dataclasses.replace(plan, load_at=starts), folder)
     used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
-    wrong = theorem.compare(
-        folder, reference, job.num_iterations, tuple(mark for mark in job.record if mark in used)
-    )
+    marks = tuple(mark for mark in plan.record if mark in used)
+    wrong = theorem.compare(folder, reference, iterations, marks)
     last = sorted((folder / "checkpoints").glob("*"))[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])
 

@@ -37,6 +37,7 @@ RECORDS = {
     "num_steps": 4,
     "hidden": (8,),
 }
+FEW_UPDATES = RECORDS | {"priority": 0.6, "n_step": 2, "updates": 2}
 SEQUENCES = {
     "replay_size": 60,
     "batch_size": 6,
@@ -114,7 +115,7 @@ def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp
     ("algorithm", "config"),
     quick(
         [
-            ("dqn", {"priority": 0.6, "n_step": 2}),
+            ("dqn", FEW_UPDATES),
             ("dqn", {"n_step": 1}),
             ("sac", {}),
             ("td3", {}),
@@ -159,7 +160,7 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
     quick(
         [
             ("ppo", {}, {"workers": 3, "gather": 2}, {"workers": 2, "gather": 1}),
-            ("dqn", RECORDS | {"priority": 0.6, "n_step": 2}, {"workers": 3}, {"workers": 2}),
+            ("dqn", FEW_UPDATES, {"workers": 3}, {"workers": 2}),
             ("r2d2", SEQUENCES, {"workers": 2}, {"workers": 3}),
         ],
         1,

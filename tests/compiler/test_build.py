@@ -149,9 +149,9 @@ UNSUPPORTED = {
     "hasattr": ("if hasattr(msrl, 'x'):\n    target = reward", "hasattr(msrl", "`hasattr`"),
     "a class": ("target = dict(msrl)", "dict(msrl)", "passing msrl to `dict`"),
     "a cell": ("target = self.net(msrl)", "self.net(msrl)", "passing msrl to `self.net`"),
-    "minibatches of a tuple in a tuple": (
-        "for o, r in msrl.minibatches(2, (obs, (action, reward))):\n    target = reward",
-        "(obs, (",
+    "minibatches of a dictionary": (
+        "for o, r in msrl.minibatches(2, (obs, {'r': reward})):\n    target = reward",
+        "(obs, {",
         "minibatches of something that is not a tuple of arrays",
     ),
     "minibatches of nothing": (

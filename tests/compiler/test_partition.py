@@ -156,3 +156,20 @@ def test_learner_state_may_only_change_by_update(tmp_path):
 def test_shares():
     assert [len(s) for s in shares(8, 3)] == [3, 3, 2]
     assert [i for s in shares(8, 3) for i in s] == list(range(8))
+
+
+def test_a_value_of_a_shape_alone_is_named_where_it_would_cross(tmp_path):
+    """Not the reports that the learner makes of it, which are smaller."""
+    made = 'obs = msrl.boundary("observation", msrl.env_reset())'
+    zeros = f"{made}\n        seen = ops.zeros((obs.shape[0],))"
+    sampled = 'batch = msrl.boundary("batch", msrl.replay_sample())\n'
+    seen = f"{sampled}            seen = seen + batch[2].mean(0)\n"
+    report = 'msrl.report({**msrl.agent_learn(batch), "seen": msrl.mean(seen)})'
+    changed = [(made, zeros), (sampled, seen), ("msrl.report(msrl.agent_learn(batch))", report)]
+    with pytest.raises(PolicyError, match=r"`seen` would cross unmarked(.*\n)+.*\"transition\""):
+        analyse_with(tmp_path, "SingleLearnerCoarse", remove=changed, compiled=False)
+    marked = zeros.replace(
+        "ops.zeros((obs.shape[0],))", 'msrl.boundary("transition", ops.zeros((obs.shape[0],)))'
+    )
+    changed[0] = made, marked
+    analyse_with(tmp_path, "SingleLearnerCoarse", remove=changed, compiled=False)

@@ -70,9 +70,12 @@ def test_glue_that_does_not_compile(tmp_path):
 
 
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
-    line = "target = reward * max(0.5, msrl.mean(reward))"
-    with pytest.raises(ProgramError, match="ops.maximum in place of max"):
+    """All such lines are told at once."""
+    line = "target = reward * max(0.5, msrl.mean(reward))\ntarget = target * min(1.0, msrl.mean(target))"
+    with pytest.raises(ProgramError, match="ops.maximum in place of max") as caught:
         analyse_with(tmp_path, "GPUOnly", 1, learn=line)
+    assert "ops.minimum in place of min" in str(caught.value)
+    assert str(caught.value).count("expected its operators on tensors") == 1
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,10 @@ def counted(x):
     COUNT += 1.0
     return x * (COUNT > 0.0)
 
+class Scaled:
+    def doubled(self, x):
+        return doubled(abs)(x)
+
 class Learn("""
 
 
@@ -135,6 +142,7 @@ class Learn("""
         ("decorated(reward)", "calls decorated by its decorator of .*program_"),
         ("counted(reward)", r"changes .*\.COUNT: Python keeps that"),
         ("reward * (os.getpid() > 0)", "os.getpid at .*another in each process"),
+        ("Scaled().doubled(reward)", "in which .*uses another `doubled`: .*another name"),
     ],
 )
 def test_what_is_no_function_of_its_arguments_is_refused(call, told, tmp_path):

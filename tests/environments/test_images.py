@@ -8,7 +8,7 @@ import pytest
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check, random_actions
 from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.gym.images import channels_first, is_image
+from mindspore_rl.environments.images import channels_first, is_image
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
 from mindspore_rl.platform.user_modules import load_module

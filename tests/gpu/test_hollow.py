@@ -92,11 +92,12 @@ def test_fragments_of_different_kinds_share_a_gpu(train):
     finished(*train(*arguments, *ALGORITHMS["ppo"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "variables", "opened"),
     [
         (2, {}, ["0", "1"]),
-        pytest.param(8, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["4", "6"], marks=pytest.mark.slow),
+        (8, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["4", "6"]),
     ],
     ids=["all GPUs", "those that the user leaves"],
 )
@@ -258,6 +259,7 @@ def test_a_table_is_locked_for_the_gpu_until_it_is_closed(cuda, tmp_path, most):
         assert unlocked[:2] == ["unlocked", base]
 
 
+@pytest.mark.slow
 def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
     (tmp_path / "cell.py").write_text(A_CELL)
     job = _with_the_plugin(cuda, tmp_path / "cell.py", "tanh", *gpu.NO_KERNEL)

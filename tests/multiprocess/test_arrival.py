@@ -52,6 +52,7 @@ def run(job, folder, options=OPTIONS):
     return outcome, lines
 
 
+@pytest.mark.slow
 def test_the_bound_holds_with_a_slow_worker(tmp_path, misbehaving):
     """The other workers run ahead of it as far as the bound allows, then wait."""
     job = request(misbehaving("slow"), workers=3, iterations=20, staleness=3)

@@ -126,7 +126,8 @@ def result_of(job: Job) -> tuple[list[dict], dict[str, bytes]]:
     return lines, {name: array.tobytes() for name, array in job.arrays().items()}
 
 
-@pytest.mark.parametrize("number", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [200, 10_000])
 def test_forged_messages_change_nothing(place, number):
     """A job's exit code, metrics and checkpoint do not change; no client gets an answer."""
     job = trains(place, ports.TWO_RANKS)

@@ -111,7 +111,8 @@ class Endless(Tells):
         pytest.param("built", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
         pytest.param("reset", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
         pytest.param("step", "plan.json", "SingleLearnerCoarse", 1, marks=pytest.mark.slow),
-        ("step", "plan.json", "MultipleLearners", 1),  # one process
+        # In one process:
+        pytest.param("step", "plan.json", "MultipleLearners", 1, marks=pytest.mark.slow),
     ],
 )
 def test_an_endless_error_is_told_in_short(tmp_path, where, once, policy, workers):

@@ -22,6 +22,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.compiler import inproc
 from tests.compiler.reading_back import read_back
 from tests.datasets.files import played
 from tests.tiers import quick
@@ -91,6 +92,7 @@ ALGORITHMS = {
         CARTPOLE,
     ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
+    "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
         {**OF_DATA, "width": 16},
@@ -117,7 +119,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg", "trpo"),
+    *("gail", "ppg", "trpo", "diayn"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -132,6 +134,7 @@ UNSET = {
     "rescale": 1e-2,
     "share_torso": True,
     "dataset": "of the environment",
+    "skill": 1,
 }
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
@@ -159,19 +162,20 @@ FIRST = {
     ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
     ("ppo", "Central", "CartPole-v1", 2),
     ("ppo", "Environments", "CartPole-v1", 2),
-    ("rnd", "MultipleLearners", "CartPole-v1", 1),
+    ("rnd", "MultipleLearners", "CartPole-v1", 2),
     ("mappo", "Environments", "graph:simple_tag_v3", 2),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("dqn", "GPUOnly", "graph:CartPole-v1", 2),
-    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 2),
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("muzero", "MultipleLearners", "CartPole-v1", 1),
+    ("muzero", "MultipleLearners", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
+    ("diayn", "MultipleLearners", "Pendulum-v1", 1),
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2),
     (str(PROGRAMS / "two_phase.py"), str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
     (str(PROGRAMS / "two_phase.py"), "SingleLearnerCoarse", "graph:CartPole-v1", 2),
@@ -184,26 +188,38 @@ FIRST = {
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
-    ("rnd", "MultipleLearners", "CartPole-v1", 1),
     ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
-    ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2),
     ("dqn", "Central", "CartPole-v1", 2),
-    ("qr_dqn", "MultipleLearners", "CartPole-v1", 1),
-    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
-    ("muzero", "MultipleLearners", "CartPole-v1", 1),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
-    ("td3", "MultipleLearners", "Pendulum-v1", 1),
-    ("decision_transformer", "MultipleLearners", "CartPole-v1", 1),
-    ("iql", "MultipleLearners", "Pendulum-v1", 2),
 }
-"""Every algorithm but some of those from data, policy of `distribution` and number of workers once.
+"""On ranks: every policy of `distribution` and number of workers once.
 
 PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 
 Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
 """
+IN_PROCESS = {
+    ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
+    ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
+    ("qr_dqn", "MultipleLearners", "CartPole-v1", 2): {"updates": 2},
+    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): {},
+    ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2): {},
+    ("muzero", "MultipleLearners", "CartPole-v1", 2): {
+        "num_steps": 4,
+        "unroll": 2,
+        "n_step": 2,
+        "learning_starts": 32,
+        "updates": 1,
+        "simulations": 2,
+    },
+    ("td3", "MultipleLearners", "Pendulum-v1", 2): {},
+    ("decision_transformer", "MultipleLearners", "CartPole-v1", 2): {},
+    ("iql", "MultipleLearners", "Pendulum-v1", 2): {},
+}
+"""Without `--all` only in this process: every other algorithm, but some of those from data.
 
+MindSpore's eager mode takes the time, so some do less.
+"""
 
 DATA_SETS = tempfile.TemporaryDirectory()
 """The folder of the data sets that programs read."""
@@ -335,6 +351,21 @@ def test_equals_reference(algorithm, policy, environment, workers, options, refe
     _check(request_for(algorithm, policy, environment, workers, options), references, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "environment", "workers", "options"),
+    [
+        pytest.param(*case, options | IN_PROCESS[tuple(case)], id="-".join(map(str, case)))
+        for *case, options in _cases()
+        if tuple(case) in IN_PROCESS
+    ],
+)
+def test_equals_reference_in_process(
+    algorithm, policy, environment, workers, options, references, tmp_path
+):
+    request = request_for(algorithm, policy, environment, workers, options)
+    _check_in_process(request, references, tmp_path)
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers"),
@@ -437,28 +468,33 @@ CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice"
 MASKED = ("ppo", "a2c", "impala", "ppg", "trpo", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
 
 
+def _masked(algorithm, policy, workers):
+    environment = CHOICES[policy == "GPUOnly"]
+    options = {"normalise_obs": True} if algorithm == "ppo" else None
+    return request_for(algorithm, policy, environment, workers, options)
+
+
+def test_masks_equal_reference_in_process(references, tmp_path):
+    _check_in_process(_masked("ppo", "SingleLearnerCoarse", 2), references, tmp_path)
+
+
 @pytest.mark.multiprocess
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "policy", "workers"),
-    quick(
-        [
-            ("ppo", "SingleLearnerCoarse", 2),
-            ("dqn", "GPUOnly", 2),
-            *(
-                case
-                for case in itertools.product(MASKED, POLICIES[:-1], (1, 3))
-                if case[:2] not in REFUSED
-            ),
-        ],
-        0,
-    ),
+    [
+        ("ppo", "SingleLearnerCoarse", 2),
+        ("dqn", "GPUOnly", 2),
+        *(
+            case
+            for case in itertools.product(MASKED, POLICIES[:-1], (1, 3))
+            if case[:2] not in REFUSED
+        ),
+    ],
 )
 def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path):
     """Exploration, too, takes valid actions only."""
-    environment = CHOICES[policy == "GPUOnly"]
-    options = {"normalise_obs": True} if algorithm == "ppo" else None
-    request = request_for(algorithm, policy, environment, workers, options)
-    _check(request, references, tmp_path)
+    _check(_masked(algorithm, policy, workers), references, tmp_path)
 
 
 HINDSIGHT = {"her": 5, "num_steps": 6, "learning_starts": 16, "hidden": (8,)}
@@ -520,6 +556,12 @@ def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
     _check(request, references, tmp_path)
 
 
+def _check_in_process(request, references, tmp_path):
+    """Ranks are threads, and cells run as plain Python."""
+    plan, cut = prepare(dataclasses.replace(request, compiled=False), tmp_path, read_back)
+    assert inproc.compare_plan(plan, references(request, plan, cut), tmp_path) == []
+
+
 def _check(request, references, tmp_path):
     plan, cut = prepare(request, tmp_path, read_back)
     reference = references(request, plan, cut)
@@ -533,16 +575,14 @@ def _check(request, references, tmp_path):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment"),
-    quick(
-        [
-            ("a2c", "MultipleLearners", "CartPole-v1"),
-            ("ppo", "MultipleLearners", "CartPole-v1"),
-            ("ppo", "GPUOnly", "graph:CartPole-v1"),
-        ],
-        0,
-    ),
+    [
+        ("a2c", "MultipleLearners", "CartPole-v1"),
+        ("ppo", "MultipleLearners", "CartPole-v1"),
+        ("ppo", "GPUOnly", "graph:CartPole-v1"),
+    ],
 )
 def test_runs_freely(algorithm, policy, environment, references, tmp_path):
     """Without loading the reference's state between iterations, rounding may grow but not jump."""

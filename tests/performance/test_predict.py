@@ -66,14 +66,15 @@ def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
     assert inside_s(native, fragment, FragmentCosts(2, {}), cluster) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "workers", "chunks"),
     [
         ("SingleLearnerFine", 1, 2),
-        pytest.param("SingleLearnerCoarse", 2, 1, marks=pytest.mark.slow),
-        pytest.param("MultipleLearners", 2, 1, marks=pytest.mark.slow),
-        pytest.param("Environments", 1, 1, marks=pytest.mark.slow),
-        pytest.param("Central", 2, 1, marks=pytest.mark.slow),
+        ("SingleLearnerCoarse", 2, 1),
+        ("MultipleLearners", 2, 1),
+        ("Environments", 1, 1),
+        ("Central", 2, 1),
     ],
 )
 def test_all_that_a_fragment_does_is_measured(policy, workers, chunks):

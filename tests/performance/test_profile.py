@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_rl.cli import main as cli
 from mindspore_rl.communication.inproc import InprocHub
+from mindspore_rl.compiler.analysis import infer
 from mindspore_rl.performance import critical_path, report
 from mindspore_rl.performance.chrome_trace import TRACE_FILE
 from mindspore_rl.performance.timeline import COMMUNICATION, WAITING, Part, Span, Timeline, load
@@ -171,7 +172,10 @@ def test_a_profile_that_lacks_a_rank_is_told(run_dir, tmp_path, capsys):
     assert "is not a run directory" in capsys.readouterr().err
 
 
-def test_a_run_that_is_too_short_is_told(tmp_path, capsys):
+def test_a_run_that_is_too_short_is_told_before_its_program_is_examined(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(infer, "infer", None)
     words = ["--profile", "--total-steps", "2048", "--run-dir", str(tmp_path / "run")]
     assert cli.main(["train", "ppo", *words]) == 2
     assert "expected a number from 1 on, and more than 12 iterations" in capsys.readouterr().err

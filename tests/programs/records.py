@@ -35,8 +35,8 @@ class Learn(BaseLearner):
         if batch.memory:
             target = target + 0.1 * batch.memory[0][..., 0]
         parts = Minibatch(batch.obs, batch.action, target=target)
-        for part in msrl.minibatches(2, parts):
-            halved = part._replace(target=0.5 * part.target)
+        for part, (shift, _) in msrl.minibatches(2, (parts, (target, batch.obs))):
+            halved = part._replace(target=part.target - 0.5 * shift)
             grads, means = msrl.gradient(self.loss, self.net, *halved)
             grads, _ = clip_by_global_norm(grads, 0.5)
             msrl.update(self.apply, grads)

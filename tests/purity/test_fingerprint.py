@@ -1,6 +1,7 @@
 """Cells with different graphs have different fingerprints; cells with equal graphs, equal ones."""
 
 import importlib
+import re
 import sys
 import threading
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.environments import registry
 from mindspore_rl.environments.in_graph.native_step import NativeEnvironment
 from mindspore_rl.purity import fingerprint as fingerprints
 from mindspore_rl.purity.fingerprint import Unknown, fingerprint
@@ -56,6 +58,17 @@ def only_with_sources(monkeypatch):
 
 def test_two_alike_are_the_same():
     assert fingerprint(Sample(), (X,)) == fingerprint(Sample(), (X + 1,))
+
+
+@pytest.mark.parametrize("name", registry.graph_names())
+def test_environments_in_the_graph_have_one(name):
+    """Else MindSpore compiles their cells anew whenever a job starts."""
+    assert fingerprint(registry.make_graph(name)) == fingerprint(registry.make_graph(name))
+
+
+def test_patterns_of_regular_expressions():
+    found = {fingerprint(re.compile(*args)) for args in (("a",), ("b",), ("a", re.I))}
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(

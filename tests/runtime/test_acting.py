@@ -1,5 +1,6 @@
 """`load(run).policy` takes the actions of `msrl eval`, for one observation or many."""
 
+import gymnasium
 import mindspore as ms
 import numpy as np
 import pytest
@@ -149,3 +150,44 @@ def test_actions_are_those_of_the_space_everywhere(space, tmp_path, capsys):
     found = file.run(None, {file.get_inputs()[0].name: obs})[0]
     assert all(map(env.action_space.contains, found))
     np.testing.assert_allclose(found, actions, atol=1e-3)
+
+
+PLACES = """
+import gymnasium
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Places(gymnasium.Env):
+    observation_space = Dict(room=Discrete(3), speed=Box(-9, 9, (2,)))
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+class Renamed(Places):
+    observation_space = Dict(room=Box(-9, 9, (2,)), speed=Discrete(3))
+"""
+
+
+def test_a_policy_takes_what_its_environment_gives(tmp_path):
+    (tmp_path / "places.py").write_text(PLACES)
+    run = load(trained(tmp_path / "run", "a2c", f"{tmp_path}/places.py:Places").path)
+    space = run.make_env().unwrapped.observation_space
+    space.seed(1)
+    rows = [space.sample() for _ in range(20)]
+    flat = np.stack([gymnasium.spaces.flatten(space, row) for row in rows])
+    batch = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    np.testing.assert_array_equal(run.policy(batch), run.policy(flat))
+    assert run.policy(rows[0]).shape == ()
+    with pytest.raises(MsrlError, match="lacks 'room'.*or an array of shape"):
+        run.policy({"speed": batch["speed"]})
+    with pytest.raises(MsrlError, match=r"Renamed observes Dict\(room: Box.* another order"):
+        run.evaluate(1, env=f"{tmp_path}/places.py:Renamed")
+    with pytest.raises(MsrlError, match="layout of observations is Dict.*room: Disc"):
+        train(resume=run, env=f"{tmp_path}/places.py:Renamed", total_steps=99, quiet=True)

@@ -79,9 +79,8 @@ def test_environment_in_the_graph_is_named(tmp_path, policy, what, bad):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    "policy", ["SingleLearnerCoarse", pytest.param("Central", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "Central"])
 def test_the_worker_is_named_whose_environment_it_was(tmp_path, policy):
     words = (*SHORT[1:], "--policy", policy, "--env", f"{odd.__file__}:Odd")
     job = start(tmp_path, *words, environment={odd.VARIABLE: f"7 {16 + 14} spoil"})

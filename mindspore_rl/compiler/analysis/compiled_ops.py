@@ -4,6 +4,7 @@ All operations of a program are compiled together, once, by MindSpore's front en
 proves what a trial on data can only make likely.
 """
 
+import contextlib
 import linecache
 import os
 import re
@@ -33,6 +34,10 @@ from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.rl.operators import leaves
 
 SOURCE = "msrl_operations.py"
+EXPECTED = (
+    "  what a loop computes is compiled by MindSpore: expected its operators on tensors, no NumPy "
+    "and no assignment to attributes"
+)
 Evaluated = tuple[Op, dict[str, Any]]
 """An operation and the values of the variables that it reads."""
 
@@ -64,7 +69,7 @@ class Reading:
         try:
             self._read(chosen)
         except Exception:  # noqa: BLE001  (compiling each operation alone finds the cause)
-            self._read([one for one in chosen if self._readable(one)])
+            self._read(self._readable(chosen))
         if self._results and (changed_in_place(self._whole) or branch_without_value(self._whole)):
             for one in chosen:
                 self._check_graph(one)
@@ -101,19 +106,25 @@ class Reading:
                 "ops.assign(p, ops.where(condition, new, p))"
             )
 
-    def _readable(self, one: Evaluated) -> bool:
-        """Returns whether an operation's graph can be read; graphs that call Python cannot."""
-        try:
-            graph = self._compile([one])
-        except Exception as error:
-            if not self._must_compile:
-                return False
-            raise _not_compiled(one[0], str(error)) from error
-        try:
-            graph()
-        except RuntimeError:
-            return False
-        return True
+    def _readable(self, chosen: list[Evaluated]) -> list[Evaluated]:
+        """Returns the operations whose graphs can be read; graphs that call Python cannot.
+
+        Raises:
+            ProgramError: operations cannot be compiled; it names all of them.
+        """
+        found, problems = [], dict[str, Exception]()
+        for one in chosen:
+            try:
+                graph = self._compile([one])
+            except Exception as error:  # noqa: BLE001  (raised below)
+                problems[_not_compiled(one[0], str(error))] = error
+                continue
+            with contextlib.suppress(RuntimeError):
+                graph()
+                found.append(one)
+        if problems and self._must_compile:
+            raise ProgramError("\n".join([*problems, EXPECTED])) from [*problems.values()][0]
+        return found
 
     def draws(self, op: Op) -> str:
         """Returns the primitive with which an operation draws random numbers; else empty."""
@@ -215,17 +226,16 @@ class Reading:
         )
 
 
-def _not_compiled(op: Op, message: str) -> ProgramError:
+def _not_compiled(op: Op, message: str) -> str:
+    """Returns the lines of an operation that MindSpore does not compile, and its reason."""
     text = next(iter(message.strip().splitlines()), "")
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
-    return ProgramError(
+    return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
-        + "\n  what a loop computes is compiled by MindSpore: expected its operators on tensors, "
-        "no NumPy and no assignment to attributes"
-        + (f"; ops.{python[1]}imum in place of {python[1]}" if python else "")
+        + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
     )
 
 

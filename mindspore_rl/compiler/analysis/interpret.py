@@ -365,6 +365,16 @@ class Probe:
     def _env_index(self, _: Op) -> tuple:
         return (Tensor(np.arange(self.num_envs, dtype=np.int32)),)
 
+    @evaluates("agent_index")
+    def _agent_index(self, op: Op) -> tuple:
+        agents = self.trainer.spec.agent_shape
+        if not agents:
+            raise ProgramError(
+                f"{op.where}\n  msrl.agent_index() in an environment of a single agent: it is for "
+                "one whose spec has teams"
+            )
+        return (Tensor(np.tile(np.arange(*agents, dtype=np.int32), (self.num_envs, 1))),)
+
     @evaluates("env_steps")
     def _env_steps(self, op: Op, *_: Any) -> tuple:
         return (Tensor(np.float32(0)),)

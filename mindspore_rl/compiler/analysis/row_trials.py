@@ -173,6 +173,7 @@ class RowTrials:
         if split == "env" and not large:  # a job may have many more environments than the probe
             times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
             trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
+        known: list[Any] = []  # all trials begin with the same inputs
         for chosen, attempts in trials:
             whole = inputs
             for attempt, scale in enumerate(attempts):
@@ -180,7 +181,10 @@ class RowTrials:
                     name: self.rows.select(value, values[name], chosen)
                     for name, value in whole.items()
                 }
-                evidence = self._differs(op, whole, share, chosen, lenient=attempt > 0)
+                if attempt > 0:
+                    evidence = self._differs_on_others(op, whole, share, chosen)
+                else:
+                    evidence = self._differs(op, whole, share, chosen, known)
                 if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
                     return evidence
                 # Repeat with new data: in the first steps of a rollout much is zero or False.
@@ -226,19 +230,28 @@ class RowTrials:
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
     def _differs(
-        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], lenient: bool
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], known: list[Any]
     ) -> str:
+        """Compares a share with all rows, of the inputs that every trial begins with.
+
+        `known` gets the results of all rows, once two evaluations have agreed on them.
+        """
+        if not known:
+            full = self._results(op, whole)
+            if self._odd(op, whole, full):
+                return RANDOM
+            known += full
+        return self._of_share(op, known, share, chosen)
+
+    def _differs_on_others(self, op: Op, whole: dict, share: dict, chosen: Sequence[int]) -> str:
+        """Compares a share with all rows, of other inputs; these need not be in the domain."""
         try:
             full = self._results(op, whole)
-        except Exception:
-            if lenient:  # other data may lie outside an operation's domain
-                return ""
-            raise
-        # The first data show what is random; later ones need a second evaluation only to blame it.
-        if not lenient and self._odd(op, whole, full):
-            return RANDOM
+        except Exception:  # noqa: BLE001
+            return ""
         evidence = self._of_share(op, full, share, chosen)
-        return RANDOM if evidence and lenient and self._odd(op, whole, full) else evidence
+        # The first inputs showed what is random; here a second evaluation is only to blame it.
+        return RANDOM if evidence and self._odd(op, whole, full) else evidence
 
     def _odd(self, op: Op, inputs: dict, found: list[Any]) -> bool:
         """Returns whether another evaluation of an operation gives other results."""

@@ -11,7 +11,7 @@ from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.purity.calls import watch
 from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
-from mindspore_rl.purity.state import DECORATED, KEPT, State
+from mindspore_rl.purity.state import KEPT, State
 from mindspore_rl.rl.operators import to_array
 
 
@@ -33,7 +33,7 @@ class WatchfulProbe(Probe):
         State made only in the first call, such as a cache, does not count.
         """
         before = State(self.names)
-        self.decorated = before.decorated()
+        self.misread = before.misread()
         with self.environment:
             self._items(self.program.body)
             if before.changed(after := State(self.names)):
@@ -55,8 +55,8 @@ class WatchfulProbe(Probe):
             results = self._unchanged(op, inputs)
         for asked, why in watched.impure[:1]:
             self.impure[op.name] = f"draws from {asked}: {why}"
-        for code in self.decorated.keys() & watched.codes:
-            self.impure[op.name] = f"{self.decorated[code]}: {DECORATED}"
+        for code in self.misread.keys() & watched.codes:  # compiling it would not tell the cause
+            raise ProgramError(f"{op.where}\n  {op.name} {self.misread[code]}")
         self._check_parameters(op)
         return results
 

@@ -49,8 +49,8 @@ RESERVED = {
 """Names that are reserved for generated modules."""
 CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*")
 """Class names of generated cells."""
-ARRAYS: tuple[str, ...] = ("env_reset", "env_step", "env_index", "gradient", "uniform", "constant")
-ARRAYS += ("minibatch", "replay_sample", "replay_draw")
+ARRAYS: tuple[str, ...] = ("env_reset", "env_step", "env_index", "agent_index", "gradient")
+ARRAYS += ("uniform", "constant", "minibatch", "replay_sample", "replay_draw")
 """Kinds of operations, beside reductions, whose results are never None."""
 UNROLLED = ("gradient", "update", "boundary")
 """Kinds of operations with a mark that may stand in an unrolled loop."""

@@ -4,7 +4,7 @@ import ast
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
-from mindspore_rl.compiler.frontend.records import Record, flattened, unflattened
+from mindspore_rl.compiler.frontend.records import flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
 from mindspore_rl.compiler.ir.ir import Expr, Loop, Op, num_turns, turn_index
 from mindspore_rl.errors import ProgramError
@@ -91,15 +91,13 @@ class Drawing:
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
-        parts = values if isinstance(values, tuple) else ()
-        if isinstance(values, Record):
-            parts = tuple(flattened(values))
+        parts = tuple(flattened(values)) if isinstance(values, tuple) else ()
         if not parts or not all(isinstance(part, Var) for part in parts):
             self.draft.fail(
                 node,
                 "minibatches of something that is not a tuple of arrays",
-                "expected such as msrl.minibatches(4, (obs, action)); unpack first what a method "
-                "returns: a, b = ...",
+                "expected such as msrl.minibatches(4, (obs, action)), in which tuples and "
+                "NamedTuples may stand; unpack first what a method returns: a, b = ...",
             )
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
             self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")

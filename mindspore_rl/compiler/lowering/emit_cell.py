@@ -167,6 +167,10 @@ class CellWriter:
     def _env_index_part(self, op: Op) -> str:
         return f"parts.env_index(w.env_indices, {op.name!r})"
 
+    @makes("agent_index")
+    def _agent_index_part(self, op: Op) -> str:
+        return f"parts.agent_index(w.env_indices, w.agents, {op.name!r})"
+
     @makes("replay_draw")
     def _replay_draw_part(self, op: Op) -> str:
         return f"parts.Draws({op.attr['capacity']}, {op.attr['steps']}, w.env_indices)"
@@ -233,8 +237,8 @@ class CellWriter:
         steps = float(self.plan.target.steps_per_iteration)
         return [f"{op.targets[0]} = {op.args[0]}.astype(ms.float32) * {steps}"]
 
-    @writes("env_index")
-    def _env_index(self, op: Op) -> list[str]:
+    @writes("env_index", "agent_index")
+    def _numbers(self, op: Op) -> list[str]:
         return [f"{op.targets[0]} = self.{self.plan.parts[op.name]} * 1"]
 
     @writes("env_reset")

@@ -208,9 +208,9 @@ class LoopWriter:
         steps = self.target.steps_per_iteration
         return [f"{op.targets[0]} = np.float32({op.args[0]} * {steps})"]
 
-    @writes("env_index")
-    def _env_index(self, op: Op) -> list[str]:
-        return [assignment(op.targets, "w.env_index()")]
+    @writes("env_index", "agent_index")
+    def _numbers(self, op: Op) -> list[str]:
+        return [assignment(op.targets, f"w.{op.kind}()")]
 
     @writes("progress")
     def _progress(self, op: Op) -> list[str]:

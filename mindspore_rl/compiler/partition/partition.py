@@ -185,12 +185,16 @@ class _Demand:
                 found[key].append(value)
 
     def _refuse(self, owner: str, fragment: str) -> None:
-        """Raises the error for an unmarked crossing; it names the smallest value on the way."""
+        """Raises the error for an unmarked crossing.
+
+        It names the smallest value on the way that the owner alone can compute.
+        """
         values = self.program.values
         variable, reader, op = self.chain[-1]
         if variable != PARAMETERS:
             sized = [one for one in reversed(self.chain) if one[0] in values]
-            variable, reader, op = min(sized, key=lambda one: values[one[0]].message_bytes)
+            sent = [one for one in sized if self.origins[one[2].name] == {owner}] or sized
+            variable, reader, op = min(sent, key=lambda one: values[one[0]].message_bytes)
         use = self.op[reader]
         cuts = [
             c

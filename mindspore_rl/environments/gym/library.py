@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_rl.environments import images
 from mindspore_rl.environments.action_mask import told
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import goals, images, masks
-from mindspore_rl.environments.options import split_options
+from mindspore_rl.environments.gym import goals, masks
+from mindspore_rl.environments.layout import Layout
+from mindspore_rl.environments.options import MASK, split_options
 from mindspore_rl.environments.spaces import Box
 from mindspore_rl.environments.sync_vector import RAISED, as_space, layers
 from mindspore_rl.errors import (
@@ -333,21 +335,24 @@ def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
     yield f"{path} {how}".lstrip()
 
 
-def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
+def spec_of(name: str, env: Any, layout: str, space: Any) -> EnvironmentSpec:
     """Makes the spec of an environment.
 
     Args:
         name: the name that the user gave.
         env: the environment, wrapped by `flattened`.
         layout: the description from `flattened`.
+        space: the observation space before.
     """
     library = str(library_of(type(env)))
+    own, masked = Layout.of(space), hasattr(env, "action_mask_of")
     action_space = as_space(env.action_space)
     assert action_space is not None
     notes = f"of {library} {load(library).__version__}" + (f"; {layout}" if layout else "")
     return EnvironmentSpec(
         name=name,
         obs_shape=tuple(int(size) for size in env.observation_space.shape),
+        layout=own.without(MASK) if own is not None and masked else own,
         action_space=action_space,
         max_episode_steps=_limit(env),
         reward_threshold=getattr(env.spec, "reward_threshold", None),
@@ -356,7 +361,7 @@ def spec_of(name: str, env: Any, layout: str) -> EnvironmentSpec:
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
         warning=_own_statistics(env),
         library=library,
-        action_mask=hasattr(env, "action_mask_of"),
+        action_mask=masked,
         goal=goals.goal_of(env),
     )
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
+from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
 from mindspore_rl.environments.gym import library, masks
@@ -35,7 +36,7 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     """
     first, mask, _ = _first(name, maker)
     env, layout = library.flattened(name, first, mask)
-    found = library.spec_of(name, env, layout)
+    found = library.spec_of(name, env, layout, first.observation_space)
     closed(name, env.close)
     return found
 
@@ -57,6 +58,8 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
     space = env.action_space
     own_space = cast(Discrete | Box, as_space(space))
     module: Any = library.load(str(library.library_of(type(env))))
+    if env.observation_space.dtype.kind != "f" and not images.is_image(env.observation_space):
+        env = _as_floats(module, env)
 
     class Actions(module.ActionWrapper):
         """Converts a run's actions: counted from 0, or clipped to the bounds."""
@@ -67,6 +70,22 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
             return taken(own_space, np.reshape(action, own_space.size))
 
     return Actions(env)
+
+
+def _as_floats(module: Any, env: Any) -> Any:
+    """Converts whole numbers to those of a network: a one-hot is then no batch of states."""
+    space = env.observation_space
+
+    class Floats(module.ObservationWrapper):
+        """Converts observations to float32."""
+
+        def observation(self, observation: Any) -> np.ndarray:
+            return np.asarray(observation, np.float32)
+
+    env = Floats(env)
+    low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+    env.observation_space = module.spaces.Box(low, high, dtype=np.float32)
+    return env
 
 
 class GymVector(LoopVector):
@@ -101,7 +120,7 @@ class GymVector(LoopVector):
         made = [(first, layout), *(self._make() for _ in env_indices[1:])]
         self._plain = library.is_plain(first)
         envs = [self._bare(env) for env, _ in made]
-        spec = library.spec_of(name, first, layout)
+        spec = library.spec_of(name, first, layout, one.observation_space)
         super().__init__(spec, env_indices, seed, envs, first.action_space)
         kind = gym_state.state_kind(envs[0]) if self._plain else None
         self._complete = kind is not None

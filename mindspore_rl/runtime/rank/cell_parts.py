@@ -129,6 +129,12 @@ def env_index(env_indices: range, name: str) -> Parameter:
     return _given(Tensor(np.array(env_indices, np.int32)), name)
 
 
+def agent_index(env_indices: range, agents: Agents, name: str) -> Parameter:
+    """Makes the numbers of a replica's agents, `[B, A]` int32."""
+    numbers = np.array(agents.share, np.int32)
+    return _given(Tensor(np.tile(numbers, (len(env_indices), 1))), name)
+
+
 def turns(count: int) -> Parameter:
     """Makes a loop's bound, the number of its turns, which is lowered to check native code."""
     return Parameter(Tensor(count, int32), requires_grad=False)

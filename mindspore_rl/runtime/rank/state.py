@@ -85,6 +85,7 @@ class RankState:
                 "environment": plan.environment,
                 "library": plan.library,
                 "action_mask": plan.action_mask,
+                "layout": str(plan.layout),
                 "num_envs": plan.num_envs,
                 "env_steps": rank.env_steps,
                 "steps_per_iteration": plan.steps_per_iteration,
