@@ -1,4 +1,4 @@
-"""RND and PPG: their formulas, with numbers worked in NumPy."""
+"""RND, PPG and TRPO: their formulas, with numbers worked in NumPy."""
 
 import sys
 from typing import Any
@@ -11,6 +11,7 @@ from mindspore import Tensor
 from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.jobs import registry
+from mindspore_rl.rl.operators import flatten, gradient_function
 from mindspore_rl.runtime.reference import Reference
 from tests.compiler import inproc
 
@@ -115,11 +116,60 @@ def test_ppgs_phase_has_the_batches_of_the_last_iterations():
     np.testing.assert_array_equal(phases[2], np.stack(batches[1:], 2))
 
 
+def test_trpos_products_are_those_with_the_fisher_matrix():
+    """F v = J^T M J v, with F summed up from the scores of both actions."""
+    trainer = made("trpo")[0]
+    policy, obs = trainer.actor.policy, seen(N, 4)
+    params = policy.trainable_params()
+    direction = tuple(Tensor(seen(*p.shape)) for p in params)
+    metric = policy.metric(Tensor(obs), flatten(direction))
+    pulled = gradient_function(trainer.learner.pulled_back, policy, None)
+    product, _, _ = pulled(Tensor(obs), metric)
+    score = gradient_function(trainer.learner.surrogate, policy, None)
+    logits = policy.head(Tensor(obs)).asnumpy()
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    wanted = [np.zeros(p.shape) for p in params]
+    for i, action in np.ndindex(N, 2):
+        # At the policy that acted, minus the surrogate's gradient is the score.
+        log_prob = np.log(probs[i : i + 1, action])
+        row = obs[i : i + 1], np.array([action], np.int32), log_prob, np.ones(1, np.float32)
+        grads = [grad.asnumpy().astype(float) for grad in score(*map(Tensor, row))[0]]
+        along = sum((g * v.asnumpy()).sum() for g, v in zip(grads, direction, strict=True))
+        weight = probs[i, action] * along / N
+        wanted = [total + weight * grad for total, grad in zip(wanted, grads, strict=True)]
+    for got, total in zip(product, wanted, strict=True):
+        np.testing.assert_allclose(got.asnumpy(), total, rtol=1e-3, atol=1e-5)
+
+
+def test_trpos_step_ends_within_the_trust_region():
+    """It gets better, and the divergence is near its bound: the quadratic one is at it."""
+    options = {"num_envs": 4, "num_steps": 16, "value_epochs": 1, "max_kl": 0.002, "damping": 1e-3}
+    reference = Reference(made("trpo", **options)[0], num_iterations=2)
+    reference.run()
+    for metrics in reference.reports:
+        assert metrics["improvement"] > 0.0
+        assert 0.0005 < metrics["kl"] <= 0.002
+
+
+def test_trpo_stays_where_no_step_is_good_enough():
+    """After a step of the full size alone, and a bound that it exceeds."""
+    options = {"num_envs": 2, "num_steps": 4, "value_epochs": 1, "line_search_steps": 1}
+    trainer = made("trpo", max_kl=5.0, **options)[0]
+    before = [p.asnumpy().copy() for p in trainer.actor.policy.trainable_params()]
+    trainer.learner.policy.divergence = lambda old, head: 6.0 + 0.0 * old[:, 0]
+    reference = Reference(trainer, num_iterations=1)
+    reference.run()
+    assert reference.reports[0]["step_size"] == reference.reports[0]["improvement"] == 0.0
+    for parameter, value in zip(trainer.actor.policy.trainable_params(), before, strict=True):
+        np.testing.assert_array_equal(parameter.asnumpy(), value)
+
+
 ON_RANKS = {
     "ppg": (
         "MultipleLearners",
         {"phase_iterations": 2, "num_minibatches": 2, "aux_minibatches": 2, "aux_epochs": 1},
     ),
+    "trpo": ("SingleLearnerFine", {"cg_iterations": 3, "value_epochs": 1}),
 }
 
 
