@@ -21,6 +21,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_sample_with_log_prob,
 )
 from mindspore_rl.rl.action_masks import features, masked
+from mindspore_rl.rl.agents import AgentNetworks
 from mindspore_rl.rl.losses import (
     approx_kl,
     clip_by_global_norm,
@@ -28,7 +29,6 @@ from mindspore_rl.rl.losses import (
     clipped_surrogate,
     value_loss,
 )
-from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.updates import Adam
 
@@ -68,7 +68,6 @@ class Transition(NamedTuple):
     """A step of each environment `[B, A, ...]`, and a batch of them `[T, B, A, ...]`."""
 
     obs: Any
-    agent: tuple  # the agents' numbers `[B, A]` if each has its own networks, else ()
     state: Any  # the joint state, `[B, n]`
     action: Any
     log_prob: Any
@@ -77,39 +76,6 @@ class Transition(NamedTuple):
     truncated: Any
     final_obs: Any
     final_state: Any
-
-
-class Networks(nn.Cell):
-    """Networks of groups of agents, a team's or one's own; a row goes through its group's."""
-
-    def __init__(self, in_size, out_size, out_gain, config, num_groups, first_index):
-        super().__init__()
-        self.num_groups, self.out_size = num_groups, out_size
-        indices = range(first_index, first_index + num_groups)
-        self.networks = nn.CellList(
-            [MLP(in_size, config.hidden, out_size, out_gain, config.seed, i) for i in indices]
-        )
-
-    def construct(self, obs, groups, state=None):
-        """Returns: the output of each agent's network.
-
-        Args:
-            obs: `[..., A, O]`, of each agent.
-            groups: one-hots `[..., A, groups]`.
-            state: `[..., S]`, a further input of all agents' networks.
-
-        Returns: `[..., A, out_size]`.
-        """
-        rows = obs.reshape((-1, obs.shape[-1]))
-        common = None if state is None else state.reshape((-1, state.shape[-1]))
-        if self.num_groups == 1:
-            out = self.networks[0](rows, common)
-        else:
-            members = groups.reshape((-1, self.num_groups))
-            out = 0.0
-            for group in range(self.num_groups):
-                out = out + members[:, group : group + 1] * self.networks[group](rows, common)
-        return out.reshape((*obs.shape[:-1], self.out_size))
 
 
 class ActorsCritics(nn.Cell):
@@ -124,17 +90,19 @@ class ActorsCritics(nn.Cell):
                 "ppo for a single agent"
             )
         num_agents, size = spec.obs_shape
-        self.mask_size, self.central, own = spec.mask_size, config.central, size - spec.mask_size
+        central, self.mask_size, own = config.central, spec.mask_size, size - spec.mask_size
+        self.central, self.own = central, not config.shared
         self.sizes = [team.num_agents for team in spec.teams] if config.shared else [1] * num_agents
         count = self.num_groups = len(self.sizes)
-        self.policies = Networks(own, spec.action_space.n, 0.01, config, count, 1)
-        seen = own + num_agents * size if config.central else own
-        self.critics = Networks(seen, 1, 1.0, config, count, 1 + count)
+        hidden, seed, out_size = config.hidden, config.seed, spec.action_space.n
+        self.policies = AgentNetworks(own, hidden, out_size, 0.01, seed, range(1, 1 + count))
+        seen, indices = own + central * num_agents * size, range(1 + count, 1 + 2 * count)
+        self.critics = AgentNetworks(seen, hidden, 1, 1.0, seed, indices)
 
     def groups(self, obs, agent):
-        """Returns: one-hots `[..., A, groups]`, of the agents, or teams: the end of features."""
-        if agent:
-            return ops.one_hot(agent[0], self.num_groups)
+        """Returns: one-hots `[..., A, groups]`: of the agents, or of teams, the features' end."""
+        if self.own:
+            return ops.one_hot(agent, self.num_groups)
         if self.num_groups == 1:
             return ops.ones_like(obs[..., :1])
         return features(obs, self.mask_size)[..., -self.num_groups :]
@@ -194,7 +162,7 @@ class MAPPOLearner(Learner):
         deviation = ops.sqrt(square * self.weight) + 1e-8
         return centred.sum(-1) / (groups * deviation).sum(-1)
 
-    def loss(self, obs, state, action, old_log_prob, advantage, returns, *agent):
+    def loss(self, agent, obs, state, action, old_log_prob, advantage, returns):
         """Per agent and sample `[n, A]`: PPO's loss, a mean over its group; then its terms."""
         config = self.config
         logits, value = self.network.logits(obs, agent), self.network.value(obs, agent, state)
@@ -219,17 +187,17 @@ class MAPPOLearner(Learner):
 
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B, A]`; an episode ends for all its agents at once."""
-        config = self.config
+        config, agent = self.config, msrl.agent_index()
         advantage, returns = gae(
             batch.reward,
-            self.network.value(batch.obs, batch.agent, batch.state),
-            self.network.value(batch.final_obs, batch.agent, batch.final_state),
+            self.network.value(batch.obs, agent, batch.state),
+            self.network.value(batch.final_obs, agent, batch.final_state),
             ops.expand_dims(batch.terminated, -1),
             ops.expand_dims(batch.truncated, -1),
             config.gamma,
             config.gae_lambda,
         )
-        groups = self.network.groups(batch.obs, batch.agent)
+        groups = self.network.groups(batch.obs, agent)
         mean = msrl.mean(self.by_group(advantage, groups), keep=1)
         centred = self.centred(advantage, groups, mean)
         square = msrl.mean(ops.square(centred), keep=1)
@@ -237,10 +205,9 @@ class MAPPOLearner(Learner):
 
         learning_rate = config.learning_rate * (1.0 - msrl.env_steps() / config.total_steps)
         old = batch.obs, batch.state, batch.action, batch.log_prob, advantage, returns
-        old = (*old, *batch.agent)
         for _ in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(config.num_minibatches, old):
-                grads, means = msrl.gradient(self.loss, self.network, *minibatch)
+                grads, means = msrl.gradient(self.loss, self.network, agent, *minibatch)
                 grads, grad_norm = self.clip(grads)
                 msrl.update(self.optimizer.apply, grads, learning_rate)
 
@@ -273,10 +240,9 @@ class MAPPOTrainer(Trainer):
     def train(self, msrl):
         """Rolls out `num_steps`, then learns from them."""
         obs = msrl.env_reset()
-        agent = () if self.config.shared else (msrl.agent_index(),)
         for _ in msrl.iterations():
             for _ in msrl.steps():
-                action, log_prob = msrl.agent_act(obs, agent)
+                action, log_prob = msrl.agent_act(obs, msrl.agent_index())
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 state, final_state = msrl.boundary(
                     "state", (msrl.joint(obs), msrl.joint(final_obs))
@@ -284,7 +250,6 @@ class MAPPOTrainer(Trainer):
                 msrl.replay_insert(
                     Transition(
                         obs=obs,
-                        agent=agent,
                         state=state,
                         action=action,
                         log_prob=log_prob,

@@ -19,7 +19,7 @@ from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_masks import features, masked, random_action
-from mindspore_rl.rl.distributional import categorical_loss, project
+from mindspore_rl.rl.distributional import categorical_loss, two_hot
 from mindspore_rl.rl.losses import clip_by_global_norm
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.returns import n_step_returns, rescaled, unscaled
@@ -117,8 +117,7 @@ class Model(nn.Cell):
 
     def distribution(self, value):
         """Returns: probabilities of the two nearest atoms `[n, atoms]` of values `[n]`."""
-        place = rescaled(value, RESCALE).expand_dims(1)
-        return project(ops.ones_like(place), place, self.support)
+        return two_hot(rescaled(value, RESCALE), self.support)
 
     def judge(self, latent):
         """Returns: the policy's logits `[n, actions]` and the value `[n]` of latent states."""

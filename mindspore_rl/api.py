@@ -221,10 +221,10 @@ class Msrl(Protocol):
         """
 
     def agent_index(self) -> Any:
-        """Returns the number of each agent, `[B, A]` int32, from 0 to A - 1 in each environment.
+        """Returns the numbers of an environment's agents, `[A]` int32, from 0.
 
-        It is the same under every policy, also for a rank that holds some of the agents only; so
-        each agent may have its own network, and find its part of a `joint` value.
+        An agent's is the same under every policy, also on a rank that holds some of the agents
+        only; so each may have its own network, and find its part of a `joint` value.
         """
 
     def report(self, metrics: dict[str, Any]) -> None:

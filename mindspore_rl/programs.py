@@ -59,12 +59,12 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
     MindSpore's, NumPy's and Python's generators are seeded with the configuration's seed, so that
     randomly initialised parameters are the same everywhere. The states of NumPy's and Python's
     generators are restored afterwards. Networks and Parameters in lists, tuples and dictionaries of
-    the actor and the learner become parts of these.
+    the actor and the learner become parts of these, each with its own memory.
     """
     import mindspore  # noqa: PLC0415
     import numpy as np  # noqa: PLC0415
 
-    from mindspore_rl.rl.parameters import find_cells, find_parameters  # noqa: PLC0415
+    from mindspore_rl.rl import parameters  # noqa: PLC0415
 
     numpys, pythons = np.random.get_state(), random.getstate()
     try:
@@ -77,8 +77,9 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
     owners = [getattr(trainer, name, None) for name in ("actor", "learner")]
     cells = [owner for owner in owners if isinstance(owner, mindspore.nn.Cell)]
     for cell in cells:  # whose lists may have grown since they became attributes
-        find_cells(cell)
-    find_parameters(*cells)
+        parameters.find_cells(cell)
+    parameters.find_parameters(*cells)
+    parameters.give_own_memory(*cells)
     return trainer
 
 

@@ -12,6 +12,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.rl.operators import gradient_function
 
 N, TEAMS = 7, (3, 1)
+AGENT = Tensor(np.arange(4), ms.int32)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def batch(trainer):
 
 def test_an_agent_goes_through_its_teams_network(trainer, batch):
     network = trainer.actor.network
-    logits = network.logits(batch[0], ()).asnumpy()
+    logits = network.logits(batch[0], AGENT).asnumpy()
     for team, agents in enumerate((slice(0, 3), slice(3, 4))):
         rows = Tensor(batch[0].asnumpy()[:, agents].reshape(-1, batch[0].shape[-1]))
         own = network.policies.networks[team](rows).asnumpy()
@@ -50,25 +51,24 @@ def test_a_critic_sees_all_agents_and_a_policy_only_its_own(trainer, batch):
     moved = obs.asnumpy().copy()
     moved[:, 1, 0] += 1.0
     other = Tensor(moved)
-    changed = (
-        np.abs((network.logits(other, ()) - network.logits(obs, ())).asnumpy()).max((0, 2)) > 0
-    )
+    change = (network.logits(other, AGENT) - network.logits(obs, AGENT)).asnumpy()
+    changed = np.abs(change).max((0, 2)) > 0
     assert changed.tolist() == [False, True, False, False]
-    value = network.value(obs, (), state).asnumpy()
-    joint = network.value(obs, (), Tensor(moved.reshape(N, -1))).asnumpy()
+    value = network.value(obs, AGENT, state).asnumpy()
+    joint = network.value(obs, AGENT, Tensor(moved.reshape(N, -1))).asnumpy()
     assert (np.abs(joint - value).max(0) > 0).all()
 
 
 def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
     """Each team's gradient is that of the team alone: its own agents' mean."""
     learner, network = trainer.learner, trainer.actor.network
-    whole, *_ = gradient_function(learner.loss, network, None)(*batch)
+    whole, *_ = gradient_function(learner.loss, network, None)(AGENT, *batch)
     names = [p.name for p in network.trainable_params()]
 
     def only(team, *args):
         agents = slice(0, 3) if team == 0 else slice(3, 4)
         own = [a if a.ndim == 2 and a.shape[1] > 4 else a[:, agents] for a in args]
-        return learner.loss(*own)[0] / learner.weight[team]
+        return learner.loss(AGENT[agents], *own)[0] / learner.weight[team]
 
     for team in range(2):
         alone, *_ = gradient_function(lambda *a, t=team: only(t, *a), network, None)(*batch)
@@ -81,7 +81,7 @@ def test_a_team_learns_from_its_own_agents_and_by_their_mean(trainer, batch):
 
 def test_advantages_are_normalised_in_each_team(trainer, batch):
     learner = trainer.learner
-    teams = trainer.actor.network.groups(batch[0], ())
+    teams = trainer.actor.network.groups(batch[0], AGENT)
     advantage = Tensor(batch[4].asnumpy() * [1, 1, 1, 30] + np.float32(500))
     mean = learner.by_group(advantage, teams).mean((0, 1))
     centred = learner.centred(advantage, teams, mean)
@@ -92,7 +92,7 @@ def test_advantages_are_normalised_in_each_team(trainer, batch):
 
 def test_each_networks_gradient_is_bounded(trainer, batch):
     learner, network = trainer.learner, trainer.actor.network
-    grads, *_ = gradient_function(learner.loss, network, None)(*batch)
+    grads, *_ = gradient_function(learner.loss, network, None)(AGENT, *batch)
     huge = tuple(grad * 1000.0 for grad in grads)
     clipped, norm = learner.clip(huge)
     norms = [
@@ -111,16 +111,16 @@ def test_each_agent_has_its_own_networks(batch):
     cls = programs.trainer_class(registry.find_algorithm("mappo"))
     own = cls(cls.Config(env=name, hidden=(8,), shared=False, central=False), spec(name))
     network, obs = own.actor.network, batch[0]
-    agent = Tensor(np.tile(np.arange(4), (N, 1)), ms.int32)
-    logits, value = network.logits(obs, (agent,)), network.value(obs, (agent,), batch[1])
+    agent = AGENT
+    logits, value = network.logits(obs, agent), network.value(obs, agent, batch[1])
     for i in range(4):
         rows = obs[:, i]
         alone = network.policies.networks[i](rows), network.critics.networks[i](rows)[:, 0]
         for got, wanted in zip((logits, value), alone, strict=True):
             assert np.allclose(got[:, i].asnumpy(), wanted.asnumpy(), atol=1e-6)
-    some = network.logits(obs[:, 2:], (agent[:, 2:],)).asnumpy()
+    some = network.logits(obs[:, 2:], agent[2:]).asnumpy()
     assert np.allclose(some, logits[:, 2:].asnumpy(), atol=1e-6)
-    loss, weight = own.learner.loss(*batch, agent)[0].asnumpy(), own.learner.weight.asnumpy()
+    loss, weight = own.learner.loss(agent, *batch)[0].asnumpy(), own.learner.weight.asnumpy()
     assert loss.shape == (N, 4)
     assert weight.tolist() == [4.0] * 4  # of a mean over all agents, each has a quarter
 

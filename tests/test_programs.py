@@ -1,7 +1,12 @@
 """Files of algorithms and policies, loaded by path."""
 
-import pytest
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+from mindspore import nn, ops
+
+from mindspore_rl import programs
 from mindspore_rl.errors import MsrlError, PolicyError
 from mindspore_rl.jobs import registry
 
@@ -23,3 +28,24 @@ def test_a_file_that_fails_fails_again(text, error, tmp_path):
             registry.load_policy(file)
         texts.add(str(caught.value))
     assert len(texts) == 1
+
+
+class Copied:
+    """A trainer whose target takes the online network's values, as MindSpore's users write it."""
+
+    def __init__(self, config, spec):
+        self.actor, self.learner = nn.Dense(3, 2), nn.Cell()
+        self.learner.online = self.actor
+        self.learner.target, self.learner.other = nn.Dense(3, 2), nn.Dense(3, 2)
+        self.learner.target.weight.set_data(self.actor.weight)
+        self.learner.other.weight.set_data(self.actor.weight.value())
+
+
+def test_a_parameter_made_of_another_has_its_own_memory():
+    """An assignment to a target changed the online network in the plain loop, and in no job."""
+    trainer = programs.make_trainer(Copied, SimpleNamespace(seed=1), None)
+    online = trainer.actor.weight.asnumpy().copy()
+    for copy in (trainer.learner.target, trainer.learner.other):
+        np.testing.assert_array_equal(copy.weight.asnumpy(), online)
+        ops.assign(copy.weight, copy.weight + 1.0)
+        np.testing.assert_array_equal(trainer.actor.weight.asnumpy(), online)

@@ -88,6 +88,22 @@ def project(probability: Tensor, place: Tensor, atoms: Tensor) -> Tensor:
     return (probability.expand_dims(2) * share).sum(1)
 
 
+def two_hot(value: Tensor, atoms: Tensor) -> Tensor:
+    """Returns probabilities of the two nearest atoms, whose expectation is the value.
+
+    Bellemare et al. 2017, eq. 7, of one return (Hafner et al. 2023, arXiv 2301.04104).
+
+    Args:
+        value: [N] float32; beyond the atoms: the nearest of them.
+        atoms: [k] float32, evenly spaced, k > 1.
+
+    Returns:
+        probability: [N, k] float32.
+    """
+    place = value.expand_dims(1)
+    return project(ops.ones_like(place), place, atoms)
+
+
 def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Returns the divergence KL(target || softmax(logits)), of which C51 learns.
 

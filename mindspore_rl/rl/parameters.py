@@ -58,6 +58,19 @@ def find_parameters(*owners: nn.Cell) -> None:
                     owner._params[path] = part
 
 
+def give_own_memory(*owners: nn.Cell) -> None:
+    """Copies the value of each Parameter that has its memory in common with another.
+
+    `target.set_data(online)` and `load_param_into_net` give a Parameter the memory of the other:
+    an assignment to one would change both in the plain loop, and one alone in a job.
+    """
+    known: dict[int, Parameter] = {}
+    for parameter in (p for owner in owners for p in owner.get_parameters()):
+        address = parameter.asnumpy().ctypes.data
+        if parameter.nbytes and known.setdefault(address, parameter) is not parameter:
+            parameter.set_data(parameter.copy())
+
+
 def _find_in(owner: nn.Cell, name: str, value: Any, prefix: str) -> None:
     for path, part in _within(value, name):
         if isinstance(part, nn.Cell) and owner._cells.get(path) is not part:

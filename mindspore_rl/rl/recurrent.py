@@ -38,7 +38,8 @@ _one, _two, _three, _four = (ops.Split(1, parts) for parts in (1, 2, 3, 4))
 # What a `bprop` calls is primitives without a loop, or a cell.
 
 
-def _put(rows: Tensor, step: Tensor, row: Tensor) -> Tensor:
+def put_row(rows: Tensor, step: Tensor, row: Tensor) -> Tensor:
+    """Returns rows `[T, ...]` with another one `[...]` at a step, 0-d int32."""
     return ops.tensor_scatter_update(rows, step.reshape((1, 1)), row.expand_dims(0))
 
 
@@ -117,7 +118,7 @@ class _Forwards(nn.Cell):
             now = self.parts(state * ops.gather(going_on, step, 0))
             now = self.gates(ops.gather(given, step, 0), _product(now[0], weight), now)
             state = _joined(now)
-            found = _put(found, step, state)
+            found = put_row(found, step, state)
             step = step + 1
         return found
 
@@ -160,7 +161,7 @@ class _Backwards(nn.Cell):
                 self.parts(ops.gather(before, at, 0)),
                 self.parts(of_state),
             )
-            of_given, of_projected = _put(of_given, at, one), _put(of_projected, at, other)
+            of_given, of_projected = put_row(of_given, at, one), put_row(of_projected, at, other)
             of_state = (_joined(now) + ops.matmul(other, weight)) * ops.gather(going_on, at, 0)
             step = step + 1
         of_weight = ops.matmul(of_projected.reshape((steps * rows, gates)).T, hidden)

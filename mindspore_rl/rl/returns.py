@@ -154,6 +154,25 @@ def lambda_returns(
     return _linear_scan(reward + gamma * bootstrap - trace * final_value, trace)
 
 
+def imagined_returns(reward: Tensor, discount: Tensor, value: Tensor, gae_lambda: float) -> Tensor:
+    """Returns the lambda-returns of imagined steps (Hafner et al. 2023, arXiv 2301.04104).
+
+    ``R_t = r_t + d_t ((1 - gae_lambda) v_{t+1} + gae_lambda R_{t+1})`` and ``R_T = v_T``.
+
+    Args:
+        reward: [T, N] float32, reward units.
+        discount: [T, N] float32, of what follows each step: gamma times the probability that the
+            episode goes on.
+        value: [T, N] float32, v_{t+1}, of the state after each step.
+        gae_lambda: trace decay, in [0, 1].
+
+    Returns:
+        returns: [T, N] float32, reward units.
+    """
+    trace = gae_lambda * discount * _all_rows_but_last(discount.shape)
+    return _linear_scan(reward + (discount - trace) * value, trace)
+
+
 def vtrace(
     log_prob: Tensor,
     old_log_prob: Tensor,

@@ -142,8 +142,7 @@ class PlainLoop(ABC):
         return Tensor(numbers % self.trainer.config.num_envs)
 
     def agent_index(self) -> Tensor:
-        numbers = np.arange(*self.trainer.spec.agent_shape, dtype=np.int32)
-        return Tensor(np.tile(numbers, (len(self.env_indices), 1)))
+        return Tensor(np.arange(*self.trainer.spec.agent_shape, dtype=np.int32))
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
         actor = self.trainer.actor

@@ -216,15 +216,22 @@ def _cheetah_wide() -> Row:
     keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
     task = _configured("ppo_halfcheetah", **keys)
     peers = (*_either(task.sb3()), task.sb3("sbx"))
-    work = "PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches"
-    return _row("cheetah-512", work, task, task.ours("MultipleLearners"), peers, Target(1.8, 2.2))
+    work = (
+        "PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches; ours on two "
+    )
+    work += "workers"
+    ours = task.ours("MultipleLearners", workers=2)
+    return _row("cheetah-512", work, task, ours, peers, Target(1.8, 2.2))
 
 
 def _pong() -> Row:
     env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
     task = _configured("ppo_atari", env=env, total_steps=FOREVER)
-    work = "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches"
-    ours = task.ours("MultipleLearners", start_timeout=300)
+    work = (
+        "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches; ours on "
+    )
+    work += "two workers"
+    ours = task.ours("MultipleLearners", start_timeout=300, workers=2)
     return _row("pong", work, task, ours, _either(task.sb3()), Target(2.0, 3.0))
 
 

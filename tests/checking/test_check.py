@@ -144,6 +144,7 @@ def test_wrong_words_are_refused(words, told, capsys):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_an_interruption_leaves_nothing(tmp_path):
     command = (sys.executable, "-m", "mindspore_rl.cli", "check", str(REINFORCE), "num_steps=8")
     process = subprocess.Popen(

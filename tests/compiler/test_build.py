@@ -229,6 +229,9 @@ SUPPORTED = (
     "target = target * loss - other",
     "target = reward.reshape(reward.shape)",
     "rate = self.optimizer.learning_rate\ntarget = reward * rate",
+    "total, back = 0.0, []\nfor t in reversed(range(4)):\n    total = total + reward[t].sum()\n"
+    "    back.append(total)\nback = ops.stack(back)\nfor t in range(4):\n"
+    "    target = target * back[t]\n    _ = msrl.boundary('batch', (back[t],))",
     "n = max(1, len(self.config.env))\ntarget = reward / n",
     "w = reward\nnp = w\nparts = np\ntarget = parts",
     "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",

@@ -51,11 +51,11 @@ QUICK += [
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept", SCATTERED, "CartPole-v1"),
-    ("across", SCATTERED, "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),
 ]
-"""Each program under one policy."""
+"""Each program under one policy; `across` has a test of its own."""
 CASES += [
+    ("across", SCATTERED, "CartPole-v1"),
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),
     ("two_rollouts", "GPUOnly", "graph:CartPole-v1"),
@@ -137,7 +137,8 @@ def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, references, 
     assert inproc.run_and_compare(job, references(job), tmp_path) == []
 
 
-@pytest.mark.parametrize("policy", quick(["MultipleLearners", SCATTERED], 0), ids=["with", "apart"])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["MultipleLearners", SCATTERED], ids=["with", "apart"])
 def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_segments, "PIECE_BYTES", 500)
     monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)

@@ -71,7 +71,8 @@ def test_glue_that_does_not_compile(tmp_path):
 
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
     """All such lines are told at once."""
-    line = "target = reward * max(0.5, msrl.mean(reward))\ntarget = target * min(1.0, msrl.mean(target))"
+    line = "target = reward * max(0.5, msrl.mean(reward))\n"
+    line += "target = target * min(1.0, msrl.mean(target))"
     with pytest.raises(ProgramError, match="ops.maximum in place of max") as caught:
         analyse_with(tmp_path, "GPUOnly", 1, learn=line)
     assert "ops.minimum in place of min" in str(caught.value)

@@ -8,6 +8,7 @@ import pytest
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
+from mindspore_rl.environments.gym import trial
 from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import (
@@ -169,7 +170,7 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
 def test_threads_change_no_bit(threads):
     pytest.importorskip("mujoco", reason="MuJoCo is not installed")
     one, other = (registry.make_vector("HalfCheetah-v4", range(2, 7), 5) for _ in range(2))
-    other.threads = threads
+    other.threads = other._concurrent = threads  # always, not only if it is faster
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 5, 6)).astype(np.float32)
     for action in actions:
         for expected, found in zip(one.step(action), other.step(action), strict=True):
@@ -179,6 +180,19 @@ def test_threads_change_no_bit(threads):
         other.step(actions[0])
     one.close()
     other.close()
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [({1: 0.4, 3: 0.6}, 1), ({1: 0.4, 3: 0.3}, 3)])
+def test_steps_run_on_the_faster_number_of_threads(seconds, chosen, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: now[0])
+    steps, tried = trial.Trial(3), []
+    for step in range(3 * trial.TURNS):
+        tried.append(steps.begin())
+        now[0] += seconds[tried[-1]] + 5.0 * (step in (1, 8))  # two are disturbed
+        steps.end(tried[-1])
+    assert set(tried[: 2 * trial.TURNS]) == {1, 3}
+    assert set(tried[2 * trial.TURNS :]) == {chosen}
 
 
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "HalfCheetah-v4", "gym:HalfCheetah-v4"])

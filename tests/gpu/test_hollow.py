@@ -14,6 +14,7 @@ import pytest
 
 from mindspore_rl.platform import gpu
 from tests.gpu import hollow
+from tests.tiers import quick
 
 pytestmark = [
     pytest.mark.multiprocess,
@@ -268,10 +269,13 @@ def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
 
 @pytest.mark.parametrize(
     ("call", "text"),
-    [
-        ("ops.nan_to_num(obs)", "changed.py:{}: MindSpore has no kernel of ops.nan_to_num"),
-        ("obs.nan_to_num()", "MindSpore has no kernel of NanToNum for the GPU"),
-    ],
+    quick(
+        [
+            ("ops.nan_to_num(obs)", "changed.py:{}: MindSpore has no kernel of ops.nan_to_num"),
+            ("obs.nan_to_num()", "MindSpore has no kernel of NanToNum for the GPU"),
+        ],
+        0,
+    ),
     ids=["before anything is started", "as its cell is compiled"],
 )
 def test_an_operator_without_a_kernel_is_named(train, tmp_path, call, text):

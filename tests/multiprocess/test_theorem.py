@@ -91,8 +91,31 @@ ALGORITHMS = {
         },
         CARTPOLE,
     ),
+    "dreamer": (
+        {
+            "num_steps": 4,
+            "window": 3,
+            "horizon": 3,
+            "learning_starts": 32,
+            "updates": 2,
+            "batch_size": 16,
+            "replay_size": 160,
+        },
+        CARTPOLE,
+    ),
     "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
     "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
+    "mbpo": (
+        {
+            "learning_starts": 16,
+            "replay_size": 40,
+            "model_updates": 2,
+            "rollouts": 2,
+            "imagined_size": 40,
+            "updates": 2,
+        },
+        PENDULUM,
+    ),
     "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
     "decision_transformer": (
         {**OF_DATA, "width": 16},
@@ -119,7 +142,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg", "trpo", "diayn"),
+    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -234,7 +257,7 @@ def _other(name, value):
         return not value
     if isinstance(value, tuple):
         return value[:1]
-    return value // 2 if isinstance(value, int) else 0.5 * value
+    return (value // 2 or 2) if isinstance(value, int) else 0.5 * value
 
 
 def _options(algorithm):

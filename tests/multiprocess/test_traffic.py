@@ -100,7 +100,7 @@ def test_a_collective_by_hand(tmp_path):
 
 @pytest.mark.parametrize(
     "case",
-    quick([(case,) for case in IN_PROCESS], 6, 7),
+    quick([(case,) for case in IN_PROCESS], 7),
     ids=_name,
 )
 def test_in_process(case, tmp_path):
@@ -117,6 +117,7 @@ def test_records_of_other_replicas_are_counted_by_themselves(tmp_path):
     assert moved["bytes"] < 0.3 * 3 * (3 * 24 * 2 + 48) * 25  # most records stay where they were
 
 
+@pytest.mark.slow
 def test_each_chunk_is_a_message_of_its_own(tmp_path):
     request = request_for("ppo", "SingleLearnerFine", "CartPole-v1", 3)
     policy = dataclasses.replace(request.policy, schedule=Schedule(chunks=2))

@@ -67,6 +67,7 @@ class Learn(Learner):
     def learn(self, msrl, batch):
         obs, state, action, reward, rewards, terminated, truncated = batch
         income = rewards.mean(-1)
+        reward = reward * (1.0 + msrl.agent_index())
         returns = lambda_returns(income, 0.0 * income, terminated, truncated, self.config.gamma)
         advantage = reward + ops.expand_dims(returns - self.net.value(state), -1)
         advantage = msrl.boundary("advantage", advantage - msrl.mean(advantage))
@@ -95,6 +96,7 @@ class Teams(Trainer):
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
+                action = (action + msrl.agent_index()) % 2
                 next_obs, _, reward, terminated, truncated = msrl.boundary(
                     "observation", msrl.env_step(msrl.boundary("action", action))
                 )

@@ -373,7 +373,7 @@ class Probe:
                 f"{op.where}\n  msrl.agent_index() in an environment of a single agent: it is for "
                 "one whose spec has teams"
             )
-        return (Tensor(np.tile(np.arange(*agents, dtype=np.int32), (self.num_envs, 1))),)
+        return (Tensor(np.arange(*agents, dtype=np.int32)),)
 
     @evaluates("env_steps")
     def _env_steps(self, op: Op, *_: Any) -> tuple:

@@ -258,17 +258,12 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
     They pick networks or other objects by it (`self.critics[i]`), write it into a text, or change a
     list or dictionary in place.
     """
-    given = [
-        (name.id, part.value)
-        for part in ast.walk(function)
-        if isinstance(part, ast.Assign)
-        for name in part.targets
-        if isinstance(name, ast.Name)
-    ]
-    made = {name for name, value in given if _is_display(value)}
-    changed = {name for name, value in given if _is_container(value)}
-    for loop in ast.walk(function):
+    statements = list(_statements(function))
+    for loop, _ in statements:
         if isinstance(loop, ast.For) and not is_unrolled(loop) and _is_range(loop):
+            given = list(_assigned_before(loop, statements))
+            made = {name for name, value in given if _is_display(value)}
+            changed = {name for name, value in given if _is_container(value)}
             nodes = [node for statement in loop.body for node in ast.walk(statement)]
             if any(isinstance(node, ast.For) and not _is_range(node) for node in nodes if node):
                 inner = [n for n in nodes if isinstance(n, ast.For)]
@@ -278,6 +273,50 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
             if changes or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
+
+
+Block = tuple[tuple[ast.AST, str], ...]
+"""The statements around a statement, each with the name of its part: `body`, `orelse`."""
+
+
+def _statements(around: ast.AST, block: Block = ()) -> Iterator[tuple[ast.stmt, Block]]:
+    """Yields all statements in a statement, in order, each with its block."""
+    for part in ("body", "orelse"):
+        here = (*block, (around, part))
+        for statement in getattr(around, part, ()):
+            yield statement, here
+            yield from _statements(statement, here)
+
+
+def _assigned_before(
+    loop: ast.For, statements: list[tuple[ast.stmt, Block]]
+) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the names, and what was assigned to them, that a loop and its body may see.
+
+    An assignment on the way to the loop hides those before it.
+    """
+    found: dict[str, list[ast.expr]] = {}
+    hidden: dict[str, Block] = {}
+    place = next(block for statement, block in statements if statement is loop)
+    around = [part for part, _ in place[1:]]
+    reached = False
+    for statement, block in statements:
+        parts = [part for part, _ in block]
+        inside = loop in parts
+        reached = reached or statement is loop
+        if not isinstance(statement, ast.Assign):
+            continue
+        for name in statement.targets:
+            if not isinstance(name, ast.Name):
+                continue
+            if not reached and place[: len(block)] == block:
+                found[name.id], hidden[name.id] = [], block
+            if reached and not inside:  # it is seen in the next turn of a loop around both
+                known = [part for part, _ in hidden.get(name.id, ())]
+                if not any(part in parts and part not in known for part in around):
+                    continue
+            found.setdefault(name.id, []).append(statement.value)
+    return ((name, value) for name, values in found.items() for value in values)
 
 
 def _is_range(loop: ast.For) -> bool:

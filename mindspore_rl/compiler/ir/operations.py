@@ -268,7 +268,7 @@ OPERATIONS = {
     ),
     "env_steps": Kind(call=True, cell="fits"),
     "env_index": Kind(call=True, arguments=0, cell="fits", part="env_index"),
-    "agent_index": Kind(call=True, arguments=0, cell="fits", agents=(1,), part="agent_index"),
+    "agent_index": Kind(call=True, arguments=0, cell="fits", agents=(0,), part="agent_index"),
     "report": Kind(call=True, attrs=("keys",)),
     # Its operations stand in its place.
     "agent_learn": Kind(call=True, probed=False, loop=False),

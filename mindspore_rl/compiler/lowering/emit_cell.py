@@ -169,7 +169,7 @@ class CellWriter:
 
     @makes("agent_index")
     def _agent_index_part(self, op: Op) -> str:
-        return f"parts.agent_index(w.env_indices, w.agents, {op.name!r})"
+        return f"parts.agent_index(w.agents, {op.name!r})"
 
     @makes("replay_draw")
     def _replay_draw_part(self, op: Op) -> str:

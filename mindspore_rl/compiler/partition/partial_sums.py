@@ -190,6 +190,14 @@ def _check_agents(result: Partition, fragment: Fragment, op: Op) -> None:
                 else "this policy permits no cut for it: choose one that splits environments"
             )
         )
+    own = [v for v in op.args if v in program.values and program.values[v].split_by("agent")]
+    if op.kind == "replay_keep" and own:
+        name = dict(program.locals).get(own[0], own[0]).removeprefix("transition_")
+        raise PolicyError(
+            f"{agents}, and `{name}` is kept, but kept records are saved and restored for all "
+            f"agents of an environment together\n  {op.where}\nchoose a policy that splits "
+            "environments (--policy MultipleLearners), or one worker"
+        )
     if op.name in program.agents_mixed:
         raise PolicyError(
             f"{agents}, but {program.agents_mixed[op.name]}\n  {op.where}\n"

@@ -12,6 +12,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
+from mindspore_rl.environments.gym.trial import Trial
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
     RAISED,
@@ -134,6 +135,7 @@ class GymVector(LoopVector):
         in_c = kind == "mujoco" or library.is_atari(first)
         self._concurrent = _concurrent(name, first) or int(in_c)
         self._pool: ThreadPoolExecutor | None = None
+        self._trial: Trial | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
         self._obs_shape = (len(made), *self.spec.obs_shape)
         self._obs_dtype = np.dtype(self.spec.obs_dtype)
@@ -182,7 +184,7 @@ class GymVector(LoopVector):
         obs_rows, rewards, ends, cuts, infos = [], [], [], [], []
         at_work = self.at_work.data  # a third of the time of the array itself
         try:
-            threads = max(self.threads, self._concurrent) if self._concurrent else 1
+            threads = self._begin_step() if self._concurrent else 1
             if threads > 1:
                 outcomes = self._on_threads(threads)
             else:
@@ -195,6 +197,8 @@ class GymVector(LoopVector):
                 ends.append(end)
                 cuts.append(cut)
                 infos.append(info)
+            if self._trial is not None:
+                self._trial.end(threads)
         except RAISED as error:
             raise self._failure(len(obs_rows), f"step {raised(error)}") from error
         final_obs = self._batch(obs_rows)
@@ -216,6 +220,14 @@ class GymVector(LoopVector):
             self._restart(rows, next_obs)
         self._obs = next_obs.copy()
         return next_obs, final_obs, reward, terminated, truncated
+
+    def _begin_step(self) -> int:
+        """Returns the number of threads of the next step."""
+        if self._concurrent > 1 or self.threads == 1:
+            return max(self.threads, self._concurrent)
+        if self._trial is None:
+            self._trial = Trial(self.threads)
+        return self._trial.begin()
 
     def _on_threads(self, threads: int) -> Iterator[tuple[Callable[[Any], Any], Any]]:
         """Takes the steps on several threads. Returns: in order, a function for each result."""
@@ -381,12 +393,13 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
 def _concurrent(name: str, env: Any) -> int:
     """Returns the number of threads that may step environments, by their `metadata`.
 
-    Returns: 0: one; 1: as many as the rank has cores; n: at least n.
+    Returns: 0: one; 1: as many as the rank has cores if that is faster; n: at least n.
     """
     found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
     if not isinstance(found, (bool, int)) or found < 0:
         raise EnvironmentFailure(
             f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
-            "on as many threads as the rank has cores) or a number of threads at least"
+            "on as many threads as the rank has cores, if that is faster) or a number of threads "
+            "at least"
         )
     return int(found)

@@ -129,10 +129,9 @@ def env_index(env_indices: range, name: str) -> Parameter:
     return _given(Tensor(np.array(env_indices, np.int32)), name)
 
 
-def agent_index(env_indices: range, agents: Agents, name: str) -> Parameter:
-    """Makes the numbers of a replica's agents, `[B, A]` int32."""
-    numbers = np.array(agents.share, np.int32)
-    return _given(Tensor(np.tile(numbers, (len(env_indices), 1))), name)
+def agent_index(agents: Agents, name: str) -> Parameter:
+    """Makes the numbers of a replica's agents, `[A]` int32."""
+    return _given(Tensor(np.array(agents.share, np.int32)), name)
 
 
 def turns(count: int) -> Parameter:

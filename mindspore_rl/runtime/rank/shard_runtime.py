@@ -107,9 +107,9 @@ class ShareRuntime:
         return np.array(self.env_indices, np.int32)
 
     def agent_index(self) -> np.ndarray:
-        """Returns: the numbers of this rank's agents, `[B, A]` int32."""
+        """Returns: the numbers of this rank's agents, `[A]` int32."""
         assert self.agents is not None  # the analysis refuses the call in other environments
-        return np.tile(np.array(self.agents.share, np.int32), (len(self.env_indices), 1))
+        return np.array(self.agents.share, np.int32)
 
     def noise(
         self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
