@@ -1,7 +1,8 @@
 """Proximal policy optimisation with a clipped surrogate (Schulman et al. 2017, arXiv 1707.06347).
 
 Advantages come from generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438).
-Truncated episodes are bootstrapped from their true last observation.
+Truncated episodes are bootstrapped from their true last observation. With `popart`, values are
+learnt at a scale of 1 (van Hasselt et al. 2016, arXiv 1602.07714).
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from mindspore_rl.rl.losses import (
     value_loss,
 )
 from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, actor_critic, torso_shape
+from mindspore_rl.rl.popart import PopArt
 from mindspore_rl.rl.recurrent import recurrent_core, restarted
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
@@ -61,6 +63,9 @@ class Config:
     normalise_advantage: bool = option(True, "advantages of the batch to mean 0, deviation 1")
     normalise_obs: bool = option(False, "observations by their running mean and deviation")
     normalise_reward: bool = option(False, "rewards by the deviation of discounted returns")
+    popart: float = option(
+        0.0, "weight of a batch in the statistics that scale values; 0: none are", ge=0, le=1
+    )
     torso: str = option("mlp", "mlp; for images cnn (DQN's) or impala; with memory gru or lstm")
     share_torso: bool | None = option(
         None, "one torso for policy and value; none: for images", in_older_runs=False
@@ -121,6 +126,9 @@ class ActorCritic(nn.Cell):
         if self.normalises:
             shape = self.obs_shape if self.mask_size else spec.obs_shape
             self.obs_statistics = RunningMeanStd(shape)
+        self.scales_values = config.popart > 0
+        if self.scales_values:
+            self.popart = PopArt(config.popart)
 
     def flat(self, obs):
         """Returns: obs `[..., *spec.obs_shape]` as `[n, ...]`, the torsos' input."""
@@ -130,9 +138,10 @@ class ActorCritic(nn.Cell):
         return obs.reshape((-1, *self.obs_shape))
 
     def values(self, obs, *state):
-        """Returns: values `[T, B]` of obs `[T, B, ...]`."""
+        """Returns: values `[T, B]` of obs `[T, B, ...]`, reward units."""
         inputs, _ = self.core(self.flat(obs), state)
-        return self.critic(self.torso(inputs)).reshape(obs.shape[:2])
+        value = self.critic(self.torso(inputs)).reshape(obs.shape[:2])
+        return self.popart.scaled(value) if self.scales_values else value
 
     def final_values(self, obs, final_obs, *state):
         """Returns: values `[T, B]` of final_obs, which follow obs and its state."""
@@ -149,7 +158,7 @@ class ActorCritic(nn.Cell):
         return (action, normal_log_prob(head, self.log_std, action)) + state
 
     def evaluate(self, obs, action, *memory):
-        """Returns: log-probability, entropy and value `[n]` of obs `[n, ...]` and actions.
+        """Returns: log-probability, entropy and unscaled value `[n]` of obs `[n, ...]`, actions.
 
         With a recurrent layer, of segments with ended and state: all are `[n, steps, ...]`.
         """
@@ -197,6 +206,7 @@ class PPOLearner(Learner):
         self.network, self.config = network, config
         self.obs_rank, self.mask_size = len(spec.obs_shape), spec.mask_size
         self.reward_statistics = RunningMeanStd()
+        self.value_head = tuple(network.critic.trainable_params()[-2:])  # weight, bias
         self.optimizer = Adam(network.trainable_params(), config.learning_rate, eps=config.adam_eps)
 
     def loss(self, obs, action, old_log_prob, old_value, advantage, returns, *memory):
@@ -217,11 +227,15 @@ class PPOLearner(Learner):
         """Rewards `[T, B]` divided by the deviation of discounted returns, at most 10."""
         return ops.clamp(reward * ops.rsqrt(self.reward_statistics.variance + 1e-8), -10.0, 10.0)
 
+    def scale_values(self, mean, variance, samples):
+        """Takes the moments of returns as the scale of values, and changes no value."""
+        self.network.popart.update(self.value_head, mean, variance, samples)
+
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B]`. Returns: metrics of the last minibatch."""
         config = self.config
         ends, reward = (batch.terminated, batch.truncated), batch.reward
-        if config.normalise_reward or config.normalise_obs:
+        if config.normalise_reward or config.normalise_obs or config.popart > 0:
             samples = msrl.sum(ops.ones_like(reward))  # of some environments, if asynchronous
         if config.normalise_reward:
             seen = moments(msrl, reward + config.gamma * batch.income[0])
@@ -241,6 +255,10 @@ class PPOLearner(Learner):
         if config.normalise_advantage:
             advantage = (advantage - mean[0]) / (ops.sqrt(variance[0]) + 1e-8)
         advantage = msrl.boundary("advantage", advantage)
+        if config.popart > 0:
+            msrl.update(self.scale_values, mean[1], variance[1], samples)
+            value = self.network.popart.normalised(value)
+            returns = self.network.popart.normalised(returns)
 
         fall = 1.0 / config.total_steps if config.anneal_learning_rate else 0.0
         learning_rate = config.learning_rate * (1.0 - fall * msrl.env_steps())

@@ -148,6 +148,7 @@ OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
 UNSET = {
     "target_kl": 1.3e-5,
+    "popart": 0.4,
     "priority": 0.6,
     "atoms": 11,
     "munchausen": 0.9,
