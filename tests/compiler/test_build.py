@@ -2,9 +2,12 @@
 
 import ast
 import re
+import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from mindspore_rl.compiler.frontend.sequences import unroll_ranges
 from mindspore_rl.compiler.ir.ir import Branch, paths, walk
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs.training import tell_left_out
@@ -229,9 +232,6 @@ SUPPORTED = (
     "target = target * loss - other",
     "target = reward.reshape(reward.shape)",
     "rate = self.optimizer.learning_rate\ntarget = reward * rate",
-    "total, back = 0.0, []\nfor t in reversed(range(4)):\n    total = total + reward[t].sum()\n"
-    "    back.append(total)\nback = ops.stack(back)\nfor t in range(4):\n"
-    "    target = target * back[t]\n    _ = msrl.boundary('batch', (back[t],))",
     "n = max(1, len(self.config.env))\ntarget = reward / n",
     "w = reward\nnp = w\nparts = np\ntarget = parts",
     "if msrl.mean(reward) > 0.5 and self.config.extra:\n    target = 2.0 * reward",
@@ -309,6 +309,28 @@ def _together(codes):
                 node.id += f"_{number}"
         parts += ["target = reward", ast.unparse(tree)]
     return "\n".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("body", "unrolled"),
+    [
+        ("xs = [a, b]\nfor i in range(2):\n    x = xs[i]", True),
+        ("xs = [a, b]\nxs = ops.stack(xs)\nfor i in range(2):\n    x = xs[i]", False),
+        ("if c:\n    xs = [a, b]\nfor i in range(2):\n    x = xs[i]", True),
+        ("xs = [a, b]\nif c:\n    xs = a\nfor i in range(2):\n    x = xs[i]", True),
+        ("for i in range(2):\n    x = xs[i]\nxs = [a, b]", False),
+        ("xs = a\nfor k in range(2):\n    for i in range(2):\n        x = xs[i]\n"
+         "    xs = [a, b]", True),
+        ("for k in range(2):\n    xs = a\n    for i in range(2):\n        x = xs[i]\n"
+         "    xs = [a, b]", False),
+    ],
+)  # fmt: skip
+def test_a_loop_is_unrolled_if_its_index_picks_from_a_list(body, unrolled):
+    """It sees what was assigned last to the name, also in an earlier turn of a loop around it."""
+    tree = ast.parse(f"def learn(self):\n{textwrap.indent(body, '    ')}").body[0]
+    unroll_ranges(tree, SimpleNamespace(names={}))
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.target.id == "i"]
+    assert [hasattr(loop, "by_index") for loop in loops] == [unrolled]
 
 
 def _is_stored(name):

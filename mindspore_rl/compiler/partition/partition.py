@@ -187,14 +187,18 @@ class _Demand:
     def _refuse(self, owner: str, fragment: str) -> None:
         """Raises the error for an unmarked crossing.
 
-        It names the smallest value on the way that the owner alone can compute.
+        It names the smallest value on the way that the owner alone can compute, rather one that
+        has a name in the program.
         """
         values = self.program.values
         variable, reader, op = self.chain[-1]
         if variable != PARAMETERS:
             sized = [one for one in reversed(self.chain) if one[0] in values]
             sent = [one for one in sized if self.origins[one[2].name] == {owner}] or sized
-            variable, reader, op = min(sent, key=lambda one: values[one[0]].message_bytes)
+            variable, reader, op = min(
+                sent,
+                key=lambda one: (values[one[0]].message_bytes, one[0] not in one[2].where.text),
+            )
         use = self.op[reader]
         cuts = [
             c
