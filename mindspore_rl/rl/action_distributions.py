@@ -149,6 +149,23 @@ def gumbel(noise: Tensor) -> Tensor:
     return minus_log(minus_log(ops.clamp(noise, 1e-7, 1.0 - 1e-7)))
 
 
+def straight_through(logits: Tensor) -> Tensor:
+    """Returns the one-hot of the largest entry, with the gradient of the softmax.
+
+    With `logits` + Gumbel numbers, over a temperature, it is the straight-through Gumbel softmax
+    (Jang et al. 2017, arXiv 1611.01144, section 2.2).
+
+    Args:
+        logits: [..., n] float32.
+
+    Returns:
+        action: [..., n] float32, 1 at the largest entry and 0 elsewhere.
+    """
+    soft = ops.softmax(logits, -1)
+    hard = ops.one_hot(logits.argmax(-1), logits.shape[-1])
+    return ops.stop_gradient(hard - soft) + soft
+
+
 def standard_normal(noise: Tensor) -> Tensor:
     """Turns pairs of uniform numbers into standard normal numbers (Box and Muller 1958).
 

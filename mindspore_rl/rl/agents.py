@@ -1,6 +1,6 @@
-"""Networks of several agents."""
+"""Networks of several agents, and what an agent's row takes of values of all agents."""
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from mindspore_rl.rl.networks import MLP
 
@@ -57,3 +57,36 @@ class AgentNetworks(nn.Cell):
             out = self.networks[group](flat, shared).reshape(shape)
             total = total + groups[..., group : group + 1] * out
         return total
+
+
+def of_agent(members: Tensor, value: Tensor) -> Tensor:
+    """Returns each agent's part of a value of all agents.
+
+    Args:
+        members: [A, agents] float32, one-hots of the agents whose rows these are.
+        value: [..., agents, k] float32.
+
+    Returns:
+        own: [..., A, k] float32.
+    """
+    return (ops.expand_dims(members, -1) * ops.expand_dims(value, -3)).sum(-2)
+
+
+def with_own(members: Tensor, value: Tensor, own: Tensor) -> Tensor:
+    """Returns a value of all agents, in which each agent's part is replaced by its own.
+
+    So MADDPG's critic sees what an agent would do beside what the others did (Lowe et al. 2017,
+    arXiv 1706.02275, eq. 5); zeros in the place of an agent's action give the input of COMA's
+    critic (Foerster et al. 2018, arXiv 1705.08926, figure 1).
+
+    Args:
+        members: [A, agents] float32, one-hots of the agents whose rows these are.
+        value: [..., agents, k] float32.
+        own: [..., A, k] float32; the gradient flows through it.
+
+    Returns:
+        joint: [..., A, agents * k] float32.
+    """
+    places = ops.expand_dims(members, -1)
+    joint = (1.0 - places) * ops.expand_dims(value, -3) + places * ops.expand_dims(own, -2)
+    return joint.reshape((*joint.shape[:-2], -1))

@@ -61,6 +61,7 @@ ALGORITHMS = {
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
         PARTICLES[::2],
     ),
+    "maddpg": ({"num_steps": 5, "learning_starts": 40, **SMALL_REPLAY}, PARTICLES[::2]),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "r2d2": (
@@ -142,7 +143,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo"),
+    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo", "maddpg"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -173,7 +174,7 @@ POLICIES = (
 WORKERS = (1, 2, 3)
 REFUSED = {("trpo", "Central")}
 """TRPO's learner decides on the workers' statistics, which Central does not send to its server."""
-SUMS_OVER_AGENTS = ("vdn",)
+SUMS_OVER_AGENTS = ("vdn", "maddpg")
 """Algorithms that `Environments` takes with one worker only: it divides the agents."""
 FIRST = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
