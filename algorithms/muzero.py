@@ -18,6 +18,7 @@ from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.action_distributions import gumbel
 from mindspore_rl.rl.action_masks import features, masked, random_action
 from mindspore_rl.rl.distributional import categorical_loss, two_hot
 from mindspore_rl.rl.losses import clip_by_global_norm
@@ -147,24 +148,24 @@ class MuZeroActor(Actor):
             config.value_scale,
         )
 
-    def searched(self, obs, gumbel):
+    def searched(self, obs, chance):
         """Returns: action `[B]` and the improved policy `[B, actions]`."""
         latent = self.model.represent(obs)
         logits, value = self.model.judge(latent)
         logits = masked(logits, obs, self.model.mask_size)
-        return self.search(latent, logits, value, gumbel)
+        return self.search(latent, logits, value, chance)
 
     def act(self, obs, noise):
         """Returns: action `[B]` and the improved policy `[B, actions]`."""
-        model, uniform = self.model, ops.clamp(noise[:, 2:], 1e-7, 1.0 - 1e-7)
-        action, policy = self.searched(obs, -ops.log(-ops.log(uniform)))
+        model = self.model
+        action, policy = self.searched(obs, gumbel(noise[:, 2:]))
         anything = random_action(noise[:, 0], obs, model.mask_size, model.num_actions)
         return ops.where(noise[:, 1] < self.epsilon, anything, action), policy
 
     def act_greedily(self, obs):
         """Returns: the best action `[B]`, for evaluation."""
-        gumbel = ops.zeros((obs.shape[0], self.model.num_actions), float32)
-        return self.searched(obs, gumbel)[0]
+        none = ops.zeros((obs.shape[0], self.model.num_actions), float32)
+        return self.searched(obs, none)[0]
 
 
 class MuZeroLearner(Learner):

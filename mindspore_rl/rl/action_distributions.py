@@ -115,6 +115,40 @@ def categorical_kl(logits: Tensor, other: Tensor) -> Tensor:
     return ops.sum(ops.exp(log_probs) * (log_probs - ops.log_softmax(other, -1)), -1)
 
 
+def minus_log(value: Tensor) -> Tensor:
+    """Returns ``-log(x)``, with a small relative error near 1 as well.
+
+    MindSpore's logarithm on the CPU has an absolute error of 6e-8 there, and in the tail of an
+    array another one than in its blocks of eight numbers. Near 1 this is ``-2 artanh(s)`` with
+    ``s = (x - 1) / (x + 1)``, by its series.
+
+    Args:
+        value: [...] float32, x, positive.
+
+    Returns:
+        log: [...] float32, with a relative error below 1e-6.
+    """
+    s = (value - 1.0) / (value + 1.0)
+    square = ops.square(s)
+    series = 1.0 + square * (1.0 / 3.0 + square * (1.0 / 5.0 + square * (1.0 / 7.0)))
+    near = ops.logical_and(value > 0.7, value < 1.4)
+    return ops.where(near, -2.0 * s * series, -ops.log(value))
+
+
+def gumbel(noise: Tensor) -> Tensor:
+    """Turns uniform numbers into standard Gumbel numbers, ``-log(-log(u))``.
+
+    ``argmax(logits + gumbel)`` is a sample of the categorical distribution (Gumbel 1954).
+
+    Args:
+        noise: [...] float32, u, uniform in [0, 1); limited to 1e-7 and 1 - 1e-7.
+
+    Returns:
+        gumbel: [...] float32, from -2.8 to 16.
+    """
+    return minus_log(minus_log(ops.clamp(noise, 1e-7, 1.0 - 1e-7)))
+
+
 def standard_normal(noise: Tensor) -> Tensor:
     """Turns pairs of uniform numbers into standard normal numbers (Box and Muller 1958).
 

@@ -122,8 +122,11 @@ class MLP(nn.Cell):
         if shared is None:
             return self.layers(x)
         first, size = self.layers.cell_list[0], x.shape[-1]
-        own = first.matmul(x, first.weight[:, :size]) + first.bias
-        both = first.matmul(shared, first.weight[:, size:])
+        # Not `weight[:, :size]`: MindSpore's compiled graph reads that once, even if an optimiser
+        # changes the weight before the second time.
+        rest = first.weight.shape[1] - size
+        own = first.matmul(x, ops.narrow(first.weight, 1, 0, size)) + first.bias
+        both = first.matmul(shared, ops.narrow(first.weight, 1, size, rest))
         out = own.reshape((shared.shape[0], -1, own.shape[-1])) + ops.expand_dims(both, 1)
         out = out.reshape(own.shape)
         for layer in self.layers.cell_list[1:]:

@@ -2,7 +2,12 @@
 
 from mindspore import Tensor, float32, int32, nn, ops
 
-from mindspore_rl.rl.action_distributions import categorical_sample, inverse_cdf, softplus
+from mindspore_rl.rl.action_distributions import (
+    categorical_sample,
+    inverse_cdf,
+    minus_log,
+    softplus,
+)
 from mindspore_rl.rl.distributional import categorical_loss, two_hot
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.recurrent import GRU, put_row
@@ -150,7 +155,7 @@ def bootstrap_weights(noise: Tensor) -> Tensor:
     Args:
         noise: [N, networks] float32, u, uniform in [0, 1).
     """
-    return -ops.log(1.0 - noise)
+    return minus_log(1.0 - noise)
 
 
 class StateSpaceModel(nn.Cell):

@@ -220,3 +220,22 @@ def test_divergences_are_the_sums_of_their_definitions(run):
     z = (s**2 + (mean - other_mean) ** 2) / (2 * other_s**2)
     expected = (np.log(other_s / s) + z - 0.5).sum(-1)
     np.testing.assert_allclose(of_normals.reshape(-1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_logarithms_are_exact_near_one_in_blocks_and_in_the_tail(run):
+    """MindSpore's has a relative error of 0.06 at 0.999999 in blocks of 8 numbers on the CPU."""
+    near = [1.0 - 10.0**-k for k in range(1, 8)] + [1.0 + 10.0**-k for k in range(1, 8)]
+    value = np.float32([*near, 0.7, 1.4, 1e-7, 1e-3, 0.5, 2.0, 30.0])
+    for count in (1, 8, 11):  # numbers in one row: the tail alone, a block, and both
+        rows = np.repeat(value[:, None], count, 1)
+        wanted = -np.log(rows.astype(np.float64))
+        for i, row in enumerate(rows):
+            np.testing.assert_allclose(run(dist.minus_log, row), wanted[i], rtol=1e-6)
+
+
+def test_gumbel_numbers_are_minus_the_logarithm_of_minus_the_logarithm(run):
+    noise = np.float32([0.0, 1e-7, 1e-3, 0.3, 1 / math.e, 0.5, 0.9, 0.9999, 0.999999, LAST, 0.7])
+    limited = np.clip(noise, np.float32(1e-7), np.float32(1.0 - 1e-7)).astype(np.float64)
+    wanted = -np.log(-np.log(limited))
+    np.testing.assert_allclose(run(dist.gumbel, noise), wanted, rtol=1e-6, atol=1e-6)
+    assert run(dist.gumbel, np.float32([LAST]))[0] < 16.7
