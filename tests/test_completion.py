@@ -32,7 +32,7 @@ cli.main()
     ("line", "expected"),
     [
         ("msrl tr", {"train"}),
-        ("msrl train p", {"ppg", "ppo"}),
+        ("msrl train p", {"ppg", "ppo", "popart="}),
         ("msrl train ppo --policy Mul", {"MultipleLearners"}),
         ("msrl train ppo --device g", {"gpu"}),
         ("msrl train ppo gae", {"gae_lambda="}),

@@ -9,7 +9,9 @@ import pytest
 from mindspore import Tensor
 
 from mindspore_rl import programs
+from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.environments.registry import spec
+from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.operators import flatten, gradient_function
 from mindspore_rl.runtime.reference import Reference
@@ -111,8 +113,8 @@ def test_ppgs_phase_has_the_batches_of_the_last_iterations():
     trainer.learner.learn = recorded
     reference = Reference(trainer, num_iterations=3)
     reference.run()
-    moved = [metrics["auxiliary_kl"] for metrics in reference.reports]
-    assert moved[0] == moved[2] == 0.0 < moved[1]
+    learnt = [metrics["auxiliary_value_loss"] for metrics in reference.reports]
+    assert learnt[0] == learnt[2] == 0.0 < learnt[1]
     np.testing.assert_array_equal(phases[2], np.stack(batches[1:], 2))
 
 
@@ -181,3 +183,17 @@ def test_two_ranks_in_one_process_equal_the_plain_loop(name, tmp_path):
     job = inproc.request(registry.find_algorithm(name), policy, 2, **small, **options)
     reference = inproc.run_reference(job, tmp_path)
     assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+
+
+def test_a_tuple_of_every_turn_is_refused_where_it_crosses_a_cut(tmp_path):
+    """With the mark that Central asks for, the products of a loop would go to the server."""
+    text = registry.find_algorithm("trpo").read_text()
+    line = "new_loss, kl = msrl.mean(new_loss, divergence)"
+    assert line in text
+    file = tmp_path / "marked.py"
+    marked = 'new_loss, kl = msrl.boundary("gradient", msrl.mean(new_loss, divergence))'
+    file.write_text(text.replace(line, marked))
+    options = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 4, "hidden": (8,)}
+    job = inproc.request(file, "Central", 2, cg_iterations=3, value_epochs=1, **options)
+    with pytest.raises(PolicyError, match="`product` is a tuple, made anew in every turn"):
+        prepare(job, tmp_path / "run")

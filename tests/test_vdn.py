@@ -98,9 +98,9 @@ def test_agents_on_several_ranks_are_refused_with_the_line(mixing, tmp_path):
     line = next(
         number
         for number, text in enumerate(file.read_text().splitlines(), 1)
-        if "msrl.gradient(self.loss" in text
+        if "msrl.replay_insert(" in text
     )
-    with pytest.raises(MsrlError, match="sums over agents") as raised:
+    with pytest.raises(MsrlError, match="for all agents of an environment") as raised:
         prepare(JobRequest(file, policy, config, 2), Path(tmp_path))
     assert f"vdn.py:{line}" in str(raised.value)
     assert "--policy MultipleLearners" in str(raised.value)

@@ -25,6 +25,10 @@ from mindspore_rl.rl.operators import leaves, to_array
 _METHODS = {"add", "append", "clear", "difference_update", "discard", "extend", "insert"}
 _METHODS |= {"intersection_update", "pop", "popitem", "remove", "reverse", "setdefault", "sort"}
 _METHODS |= {"update"}
+PARTS = (
+    "which a compiled cell reads once, also where an update changes it between two readings: take "
+    "ops.narrow, or ops.gather, of the Parameter"
+)
 HINT = (
     "a compiled cell changes it for one name alone: make a new value, x = ops.where(...), "
     "d = {**d, key: value}, xs = [*xs, x]"
@@ -32,24 +36,28 @@ HINT = (
 
 
 @contextmanager
-def watch_changes(outermost: FrameType) -> Iterator[list[str]]:
-    """Records in-place changes of objects that something else refers to, with their lines.
+def watch_changes(outermost: FrameType) -> Iterator[tuple[list[str], list[str]]]:
+    """Records what user code does that a compiled cell does not, with the lines.
 
     Args:
         outermost: the frame that holds the arguments of the functions.
+
+    Yields: in-place changes of objects that something else refers to; and slices of Parameters
+        (MindSpore keeps `weight[:, :k]` of before an update in the same cell).
     """
-    found: list[str] = []
+    changes, slices = list[str](), list[str]()
 
     def note(frame: FrameType, event: Any, _: Any) -> None:
         if event == "return" and is_users(frame.f_globals.get("__name__", "")):
             for text, line, value in _changed(frame):
                 if _held(value, text, frame, outermost):
-                    file = frame.f_code.co_filename
-                    source = linecache.getline(file, line).strip()
-                    found.append(f"`{text}` at {file}:{line} ({source})")
+                    changes.append(_at(text, line, frame))
+            for text, line in _slices(frame.f_code):
+                if isinstance(_value(text, frame), Parameter):
+                    slices.append(_at(text, line, frame))
 
     with profiled(note):
-        yield found
+        yield changes, slices
 
 
 def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
@@ -75,10 +83,7 @@ def _changed(frame: FrameType) -> Iterator[tuple[str, int, Any]]:
     Each with the text of its name and the line.
     """
     for text, line, grows in _changes(frame.f_code):
-        name, *path = text.split(".")
-        value = frame.f_locals.get(name, frame.f_globals.get(name))
-        for attribute in path:
-            value = getattr(value, attribute, None)
+        value = _value(text, frame)
         kinds = (list, dict, set) if grows else (list, dict, set, Tensor, np.ndarray)
         if isinstance(value, kinds) and not isinstance(value, Parameter):
             yield text, line, value
@@ -90,17 +95,8 @@ def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
 
     Returns: for each its text, its line, and whether arrays are exempt: `x += y` makes a new array.
     """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError):  # part of a longer expression, such as a lambda
-        return ()
     found: dict[tuple[str, bool], int] = {}
-    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", ()))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            continue
-        waiting += ast.iter_child_nodes(node)
+    for node in _nodes(code):
         target, grows = None, False
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             target = node.value
@@ -114,6 +110,50 @@ def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
             line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
             found.setdefault((ast.unparse(target), grows), line)
     return tuple((text, line, grows) for (text, grows), line in found.items())
+
+
+@functools.cache
+def _slices(code: CodeType) -> tuple[tuple[str, int], ...]:
+    """Finds what a function's own statements index by a slice or by several indices.
+
+    Returns: the text of each, such as `self.weight`, and its line.
+    """
+    found: dict[str, int] = {}
+    for node in _nodes(code):
+        if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+            continue
+        if isinstance(node.slice, (ast.Slice, ast.Tuple)) and _is_path(node.value):
+            line = code.co_firstlineno + node.lineno - 1
+            found.setdefault(ast.unparse(node.value), line)
+    return tuple(found.items())
+
+
+def _nodes(code: CodeType) -> Iterator[ast.AST]:
+    """Yields the syntax of a function's own statements, without functions in it."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):  # part of a longer expression, such as a lambda
+        return
+    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", ()))
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting += ast.iter_child_nodes(node)
+            yield node
+
+
+def _value(text: str, frame: FrameType) -> Any:
+    """Returns the value of a name or of an attribute in a frame; None if there is none."""
+    name, *path = text.split(".")
+    value = frame.f_locals.get(name, frame.f_globals.get(name))
+    for attribute in path:
+        value = getattr(value, attribute, None)
+    return value
+
+
+def _at(text: str, line: int, frame: FrameType) -> str:
+    file = frame.f_code.co_filename
+    return f"`{text}` at {file}:{line} ({linecache.getline(file, line).strip()})"
 
 
 def _is_path(node: ast.expr) -> bool:

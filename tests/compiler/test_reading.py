@@ -218,6 +218,29 @@ def test_what_is_changed_in_place_for_others_too_is_told(helper, said, tmp_path)
     assert str(caught.value).split("\n")[0].endswith("target = helped(reward)")
 
 
+def _parts_of_a_weight(folder, part):
+    """Analyses the template with a method of the learner that takes a part of a weight."""
+    head = "\nclass Learn(BaseLearner):"
+    method = f"""{head}
+    def part(self, x):
+        weight = self.net.policy.layers.cell_list[0].weight
+        return x + {part}.sum()
+"""
+    return analyse_with(folder, "GPUOnly", 1, [(head, method)], learn="target = self.part(reward)")
+
+
+@pytest.mark.parametrize("index", [":, :2", ":2", "0, 1"])
+def test_a_slice_of_a_parameter_is_told(index, tmp_path):
+    """MindSpore's compiled graph reads it once, also if an update changes the Parameter between."""
+    said = r"takes a slice of `weight` at \S+:\d+ \(return x .*, which a compiled cell reads once"
+    with pytest.raises(ProgramError, match=said):
+        _parts_of_a_weight(tmp_path, f"weight[{index}]")
+
+
+def test_rows_of_a_parameter_may_be_taken(tmp_path):
+    _parts_of_a_weight(tmp_path, "(weight[0] + ops.narrow(weight, 0, 0, 1) + (1.0 * weight)[:1])")
+
+
 OWN = """
 def helped(x):
     total, rows, kept = 0.0, [], {"x": x}

@@ -284,7 +284,7 @@ def test_all_that_another_job_has_otherwise_is_told(tmp_path):
         algorithm: ClassVar = {"name": "ppo"}
         environment = "/elsewhere/odd.py:Odd"
         config: ClassVar = {"hidden": 32, "seed": 1}
-        num_envs, steps_per_iteration, action_mask = 4, 64, None
+        num_envs, steps_per_iteration, action_mask, layout = 4, 64, None, None
         parameters: ClassVar = {"w": (6,)}
         carried: ClassVar = {"env_state": Value((4, 2), "float32"), "obs": Value((4,), "float32")}
 

@@ -10,7 +10,7 @@ from mindspore_rl.compiler.ir.ir import Op, Program
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.purity.calls import watch
-from mindspore_rl.purity.in_place import HINT, copies, first_changed, watch_changes
+from mindspore_rl.purity.in_place import HINT, PARTS, copies, first_changed, watch_changes
 from mindspore_rl.purity.state import KEPT, State
 from mindspore_rl.rl.operators import to_array
 
@@ -61,10 +61,15 @@ class WatchfulProbe(Probe):
         return results
 
     def _unchanged(self, op: Op, inputs: dict[str, Any]) -> tuple:
-        """Evaluates an operation; refuses one that changes a shared value in place."""
+        """Evaluates an operation; refuses what a compiled cell would not do as Python does.
+
+        It changes a shared value in place, or takes a slice of a Parameter.
+        """
         before = copies(inputs)
-        with watch_changes(sys._getframe()) as changed:
+        with watch_changes(sys._getframe()) as (changed, slices):
             results = self.evaluate(op, inputs)
+        if slices:
+            raise ProgramError(f"{op.where}\n  {op.name} takes a slice of {slices[0]}, {PARTS}")
         given = first_changed(before, inputs)
         if changed or given:
             what = changed[0] if changed else f"`{given}`, which it is given,"

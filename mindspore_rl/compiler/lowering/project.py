@@ -17,6 +17,7 @@ from mindspore_rl.compiler.lowering.copy_propagation import tidy
 from mindspore_rl.compiler.lowering.hoist_draws import draw_ahead
 from mindspore_rl.compiler.partition.partition import Message, Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
+from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.value import Value
 
@@ -189,6 +190,14 @@ class _Projector:
         for message in self.outgoing:
             if message.stacked and message.site[-1] == op.name:
                 for name in message.variables:
+                    if self.values[name].dtype == "tuple":
+                        raise PolicyError(
+                            f"{op.where}\n  `{name}` is a tuple, made anew in every turn of a "
+                            "loop, and would cross between fragments once, stacked over all "
+                            "turns, which is for arrays: send its arrays by names of their own "
+                            "or joined into one (`ops.concat`), or choose a policy without a cut "
+                            "here"
+                        )
                     yield self._keep(message.name, name, message.stacked, op, loops)
         for message in self.incoming:
             if message.stacked and message.site[-1] == op.name:

@@ -12,7 +12,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
-from mindspore_rl.environments.gym.trial import Trial
+from mindspore_rl.environments.gym.threads import Trial, declared
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
     RAISED,
@@ -133,7 +133,7 @@ class GymVector(LoopVector):
         self._steps = [env.step for env in envs]
         # They compute without Python's lock, and each environment has its own state.
         in_c = kind == "mujoco" or library.is_atari(first)
-        self._concurrent = _concurrent(name, first) or int(in_c)
+        self._concurrent = declared(name, first) or int(in_c)
         self._pool: ThreadPoolExecutor | None = None
         self._trial: Trial | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
@@ -388,18 +388,3 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
     if missing:
         raise EnvironmentFailure(f"{name} has no {' and no '.join(missing)}")
     return env
-
-
-def _concurrent(name: str, env: Any) -> int:
-    """Returns the number of threads that may step environments, by their `metadata`.
-
-    Returns: 0: one; 1: as many as the rank has cores if that is faster; n: at least n.
-    """
-    found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
-    if not isinstance(found, (bool, int)) or found < 0:
-        raise EnvironmentFailure(
-            f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
-            "on as many threads as the rank has cores, if that is faster) or a number of threads "
-            "at least"
-        )
-    return int(found)

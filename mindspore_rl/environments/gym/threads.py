@@ -1,4 +1,4 @@
-"""Finds whether several threads step environments faster than one.
+"""How many threads step the environments of a rank: as many as they declare, or as is faster.
 
 A step that computes without Python's lock still takes and returns it, which can cost more than the
 other cores gain: on two cores, a step of eight HalfCheetahs took 0.39 ms on one thread and 0.65 ms
@@ -7,6 +7,9 @@ on two. The results of a step do not depend on the choice.
 
 import statistics
 import time
+from typing import Any
+
+from mindspore_rl.errors import EnvironmentFailure
 
 TURNS = 12
 """Steps on each number of threads; the first ones also start the threads."""
@@ -38,3 +41,18 @@ class Trial:
         self._times[threads].append(time.perf_counter() - self._began)
         if all(len(times) == TURNS for times in self._times.values()):
             self._chosen = min(self._times, key=lambda n: statistics.median(self._times[n]))
+
+
+def declared(name: str, env: Any) -> int:
+    """Returns the number of threads that may step environments, by their `metadata`.
+
+    Returns: 0: one; 1: as many as the rank has cores if that is faster; n: at least n.
+    """
+    found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
+    if not isinstance(found, (bool, int)) or found < 0:
+        raise EnvironmentFailure(
+            f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
+            "on as many threads as the rank has cores, if that is faster) or a number of threads "
+            "at least"
+        )
+    return int(found)
