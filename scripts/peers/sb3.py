@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import stable_baselines3
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
@@ -37,6 +37,15 @@ class Marks(BaseCallback):
         if self.stop_return is not None and self.locals["dones"].any() and len(episodes) == 100:
             self.reached = sum(e["r"] for e in episodes) / 100 >= self.stop_return
         return not self.reached
+
+
+def library_of(config: dict[str, Any]) -> Any:
+    """Imports the library that a configuration names."""
+    if config["library"] == "sb3":
+        return stable_baselines3
+    import sbx  # noqa: PLC0415 (it brings JAX)
+
+    return sbx
 
 
 def on_policy(config: dict[str, Any], env: Any) -> Any:
@@ -76,13 +85,9 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
         "clip_range": config["clip_coef"],
         "normalize_advantage": config["normalise_advantage"],
     }
-    library: Any = PPO
     if config["library"] == "sbx":
-        import sbx  # noqa: PLC0415 (it brings JAX)
-
-        library = sbx.PPO
         arguments["policy_kwargs"]["ortho_init"] = True
-    return library(network, env, **arguments)
+    return library_of(config).PPO(network, env, **arguments)
 
 
 def off_policy(config: dict[str, Any], env: Any) -> Any:
@@ -98,11 +103,7 @@ def off_policy(config: dict[str, Any], env: Any) -> Any:
         "seed": config["seed"],
         "device": "cpu",
     }
-    library: Any = stable_baselines3
-    if config["library"] == "sbx":
-        import sbx  # noqa: PLC0415 (it brings JAX)
-
-        library = sbx
+    library = library_of(config)
     if config["algorithm"] == "dqn":
         if config["library"] == "sb3":  # SBX does not clip gradients
             arguments["max_grad_norm"] = config["max_grad_norm"]
@@ -110,14 +111,16 @@ def off_policy(config: dict[str, Any], env: Any) -> Any:
     if config["algorithm"] == "sac":
         updates, tau = config["updates"], config["tau"]
         return library.SAC("MlpPolicy", env, tau=tau, gradient_steps=updates, **arguments)
-    delay = config["policy_delay"]
-    arguments |= {"tau": config["tau"], "policy_delay": delay}
-    arguments |= {"target_policy_noise": config["smoothing"]}
-    arguments |= {"target_noise_clip": config["most_smoothing"]}
-    updates = config["policy_updates"] * delay
-    size = env.action_space.shape
-    noise = NormalActionNoise(np.zeros(size), np.full(size, config["exploration"]))
-    return library.TD3("MlpPolicy", env, gradient_steps=updates, action_noise=noise, **arguments)
+    shape = env.action_space.shape
+    arguments |= {
+        "tau": config["tau"],
+        "policy_delay": config["policy_delay"],
+        "target_policy_noise": config["smoothing"],
+        "target_noise_clip": config["most_smoothing"],
+        "gradient_steps": config["policy_updates"] * config["policy_delay"],
+        "action_noise": NormalActionNoise(np.zeros(shape), np.full(shape, config["exploration"])),
+    }
+    return library.TD3("MlpPolicy", env, **arguments)
 
 
 def main() -> None:

@@ -151,9 +151,8 @@ class Task:
         each = config["num_envs"] * config["num_steps"] // config["updates"]
         flags = {"total-timesteps": FOREVER, "learning-starts": 1_000, "train-frequency": each}
         flags |= {"batch-size": config["batch_size"], "buffer-size": config["replay_size"]}
-        script = str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py")
         words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
-        return Program("CleanRL", ((_python("cleanrl"), script, "inf", *words),), "cleanrl")
+        return Program("CleanRL", (_cleanrl_dqn("inf", *words),), "cleanrl")
 
     def _peer(self, name: str, venv: str, script: str, **more: Any) -> Program:
         path = ROOT / "scripts" / "peers" / script
@@ -174,13 +173,22 @@ def _either(program: Program) -> tuple[Program, Program]:
     return program, replace(program, name=f"{program.name}, one thread", threads=1)
 
 
+def _sb3s(task: Task) -> tuple[Program, ...]:
+    return (*_either(task.sb3()), task.sb3("sbx"))
+
+
+def _cleanrl_dqn(until: str, *flags: str) -> tuple[str, ...]:
+    """The command of CleanRL's DQN until a mean return."""
+    return (_python("cleanrl"), str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py"), until, *flags)
+
+
 def _in_turn(runs: list[Program]) -> Program:
     """A program whose turns are these runs."""
     return replace(runs[0], commands=tuple(run.commands[0] for run in runs))
 
 
 def _beside_all(name: str, work: str, task: Task, bound: float) -> Row:
-    peers = (*_either(task.sb3()), task.sb3("sbx"), *_either(task.cleanrl()), task.rllib())
+    peers = (*_sb3s(task), *_either(task.cleanrl()), task.rllib())
     return _row(name, work, task, task.ours("MultipleLearners"), peers, Target(bound))
 
 
@@ -207,7 +215,7 @@ def _configured(name: str, **more: Any) -> Task:
 
 def _cheetah() -> Row:
     task = _configured("ppo_halfcheetah", total_steps=FOREVER)
-    peers = (*_either(task.sb3()), task.sb3("sbx"))
+    peers = _sb3s(task)
     work = "PPO HalfCheetah-v4, 8 x 256, 10 epochs x 32 minibatches"
     return _row("cheetah", work, task, task.ours("MultipleLearners"), peers, Target(2.0, 3.0))
 
@@ -215,7 +223,7 @@ def _cheetah() -> Row:
 def _cheetah_wide() -> Row:
     keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
     task = _configured("ppo_halfcheetah", **keys)
-    peers = (*_either(task.sb3()), task.sb3("sbx"))
+    peers = _sb3s(task)
     work = (
         "PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches; ours on two "
     )
@@ -377,8 +385,7 @@ def _dqn_solved() -> Row:
         Task("dqn", "CartPole-v1", 8, 10, {"seed": seed, "total_steps": 200_000}) for seed in seeds
     ]
     ours = [task.ours("MultipleLearners", stop_return="475") for task in tasks]
-    script = str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py")
-    theirs = tuple((_python("cleanrl"), script, "475", "--seed", str(seed)) for seed in seeds)
+    theirs = tuple(_cleanrl_dqn("475", "--seed", str(seed)) for seed in seeds)
     peers = _either(Program("CleanRL", theirs, "cleanrl", says="solved"))
     work = "whole process: DQN CartPole to a mean return of 475, each at its defaults, seeds 1 to 3"
     target = Target(1 / 3, against=tuple(peer.name for peer in peers))
@@ -406,7 +413,7 @@ def _sac() -> Row:
     task = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
     work = "SAC HalfCheetah-v4, one environment, an update of 256 a step"
     ours = task.ours("MultipleLearners")
-    return _row("sac", work, task, ours, _off_policy(task), Target(2.0, 3.0))
+    return _row("sac", work, task, ours, _sb3s(task), Target(2.0, 3.0))
 
 
 def _td3() -> Row:
@@ -414,7 +421,7 @@ def _td3() -> Row:
     task = Task("td3", "HalfCheetah-v4", 1, 2, keys)
     work = "TD3 HalfCheetah-v4, one environment, an update of 256 a step"
     ours = task.ours("MultipleLearners")
-    return _row("td3", work, task, ours, _off_policy(task), Target(2.0, 3.0))
+    return _row("td3", work, task, ours, _sb3s(task), Target(2.0, 3.0))
 
 
 def _dqn() -> Row:
@@ -423,11 +430,7 @@ def _dqn() -> Row:
     task = Task("dqn", "CartPole-v1", 8, 10, keys)
     work = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
     ours = task.ours("MultipleLearners")
-    return _row("dqn", work, task, ours, _off_policy(task), Target(3.0, 4.0))
-
-
-def _off_policy(task: Task) -> tuple[Program, ...]:
-    return (*_either(task.sb3()), task.sb3("sbx"))
+    return _row("dqn", work, task, ours, _sb3s(task), Target(3.0, 4.0))
 
 
 def _sac_learns() -> Row:
