@@ -19,9 +19,9 @@ def check_draws(body: tuple) -> None:
     Raises:
         ProgramError: a condition may change from turn to turn; names the line of the draw.
     """
-    uses = definitions(body)
-    places = {item.name: around for item, around in paths(body)}
-    items = {item.name: item for item, _ in paths(body)}
+    uses, walked = definitions(body), list(paths(body))
+    places = {item.name: around for item, around in walked}
+    items = {item.name: item for item, _ in walked}
 
     def inside(name: str) -> bool:
         loops = [outer for outer in places[name] if isinstance(outer, Loop)]
