@@ -241,7 +241,7 @@ IN_PROCESS = {
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2): {},
     ("iql", "MultipleLearners", "Pendulum-v1", 2): {},
 }
-"""Without `--all` only in this process: every other algorithm, but some of those from data.
+"""Without `--all` only in this process. docs/contributing.md names what is in neither.
 
 MindSpore's eager mode takes the time, so some do less.
 """
