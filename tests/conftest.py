@@ -1,6 +1,5 @@
 """Fixtures of all tests: MindSpore's settings, a check for leaks, and a summary by tier."""
 
-import contextlib
 import gc
 import os
 import signal
@@ -23,11 +22,16 @@ import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 from mindspore_rl.platform import interpreter  # noqa: E402
-from tests.one_core import one_core  # noqa: E402
+from tests.one_core import pin  # noqa: E402
 
 interpreter.hasten_mindspore()
 
-ONE_CORE = ("compiler", "rl")
+ONE_CORE = (
+    *("checking", "codegen", "compiler", "environments", "multiprocess", "rl"),
+    *("test_acting.py", "test_evaluate.py", "test_maddpg.py", "test_mappo.py", "test_on_policy.py"),
+    *("test_pretrained.py", "test_simulate.py", "test_vdn.py"),
+)
+"""Folders and files whose tests run MindSpore in this process, except those that start ranks."""
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has
 LEFT_OUT = pytest.StashKey[Counter]()
 
@@ -69,13 +73,6 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_core_alone(request: pytest.FixtureRequest):
-    """Runs the tests of a folder that starts no ranks on one core."""
-    with one_core() if request.path.parent.name in ONE_CORE else contextlib.nullcontext():
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
 def few_objects_to_collect():
     """Exempts what is there from garbage collection: each compilation of MindSpore asks for one."""
     gc.collect()
@@ -105,6 +102,13 @@ def no_leaks():
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Runs a test of `ONE_CORE` on one core, with its fixtures."""
+    here = item.path.name in ONE_CORE or item.path.parent.name in ONE_CORE
+    pin(here and _tier({mark.name for mark in item.iter_markers()}) in ("unit", "slow"))
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
