@@ -8,6 +8,10 @@ gymnasium.register_envs(ale_py)
 
 
 def make_pong():
-    """Makes Pong; each step is four of the game's, and the frame is the maximum of the last two."""
-    env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    """Makes Pong; each step is four of the game's, and the frame is the maximum of the last two.
+
+    Frames in colour would be copied at each of the four and not be used.
+    """
+    game = {"frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "grayscale"}
+    env = gymnasium.make("ALE/Pong-v5", **game)
     return FrameStackObservation(AtariPreprocessing(env), 4)

@@ -50,6 +50,7 @@ class LoopVector:
         self._lead = (size, *spec.agent_shape)
         self._action_shape = (*self._lead, space.low.size) if self._box else self._lead
         self._actions: Any = [None] * size
+        self._seeds_resets = True  # else the first one of an environment alone
         # Steps of the current episodes and of all episodes, in one array: one sum updates both.
         self._counters = np.zeros((2, size), np.int64)
         self._elapsed, self._total = self._counters
@@ -86,7 +87,9 @@ class LoopVector:
         return [own(self._reset_one(i)) for i in range(len(self._envs))]
 
     def _reset_one(self, i: int) -> Any:
-        seed = seed_of(self._seed, self._indices[i], int(self._total[i]))
+        total, seed = int(self._total[i]), None
+        if self._seeds_resets or total == 0:
+            seed = seed_of(self._seed, self._indices[i], total)
         self.at_work[0] = i
         try:
             begun = self._envs[i].reset(seed=seed)

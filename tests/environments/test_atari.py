@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ale_py import env as ale_env
 
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
@@ -35,6 +36,29 @@ def test_frames_are_stacked():
     for (_, before, *_), (_, after, *_) in zip(seen[:-1], seen[1:], strict=True):
         np.testing.assert_array_equal(after[:, :3], before[:, 1:])
     assert (seen[-1][0][0] != seen[-1][0][1]).any()
+
+
+def test_a_game_loads_its_rom_once_and_does_the_same_in_any_share(tmp_path, monkeypatch):
+    (tmp_path / "short.py").write_text(
+        "import ale_py, gymnasium\n"
+        "gymnasium.register_envs(ale_py)\n"
+        "def make(): return gymnasium.make('ALE/Pong-v5', max_episode_steps=4)\n"
+    )
+    name = f"{tmp_path / 'short.py'}:make"
+    both, second = (registry.make_vector(name, rows, 1) for rows in (range(2), range(1, 2)))
+    load = ale_env.AtariEnv.load_game
+    loads = []
+    monkeypatch.setattr(ale_env.AtariEnv, "load_game", lambda game: (loads.append(0), load(game)))
+    for t in range(10):  # its actions stick at random, so that a seed shows
+        action = np.array([1, 2 + t % 2], np.int32)
+        for all_rows, row in zip(both.step(action), second.step(action[1:]), strict=True):
+            np.testing.assert_array_equal(all_rows[1:], row)
+    assert not loads
+    begun = both.reset()
+    assert len(loads) >= 2
+    np.testing.assert_array_equal(begun, registry.make_vector(name, range(2), 1).reset())
+    for vector in (both, second):
+        vector.close()
 
 
 def test_threads_change_no_step():

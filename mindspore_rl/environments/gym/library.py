@@ -401,9 +401,14 @@ def is_plain(env: Any) -> bool:
 
 
 def is_atari(env: Any) -> bool:
-    """Returns whether it is one of ale-py's games, with none but the library's own wrappers."""
-    *wrappers, game = layers(load(str(library_of(type(env)))), env)
-    return all(map(_is_own, wrappers)) and type(game).__module__.startswith("ale_py.")
+    """Returns whether it is one of ale-py's games, with any wrappers."""
+    return type(env.unwrapped).__module__.startswith("ale_py.")
+
+
+def has_own_wrappers(env: Any) -> bool:
+    """Returns whether it has none but the library's own wrappers."""
+    *wrappers, _ = layers(load(str(library_of(type(env)))), env)
+    return all(map(_is_own, wrappers))
 
 
 def _is_own(wrapper: Any) -> bool:

@@ -132,7 +132,10 @@ class GymVector(LoopVector):
                 env.action_space.contains = known.__contains__
         self._steps = [env.step for env in envs]
         # They compute without Python's lock, and each environment has its own state.
-        in_c = kind == "mujoco" or library.is_atari(first)
+        atari = library.is_atari(first)
+        in_c = kind == "mujoco" or (atari and library.has_own_wrappers(first))
+        # A seed makes the game load its ROM anew: 90 ms, a quarter of an episode of Pong.
+        self._seeds_resets = not atari
         self._concurrent = declared(name, first) or int(in_c)
         self._pool: ThreadPoolExecutor | None = None
         self._trial: Trial | None = None
