@@ -19,7 +19,8 @@ from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.replay.across import ACROSS, drawn_across, drawn_whole
-from mindspore_rl.replay.weights import ONE, newest_rows, weighted_rows, weights_of
+from mindspore_rl.replay.rings import Rings
+from mindspore_rl.replay.weights import ONE
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import (
     gradient_function,
@@ -27,7 +28,6 @@ from mindspore_rl.rl.operators import (
     to_array,
 )
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
-from mindspore_rl.rl.random import below
 from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
@@ -62,12 +62,7 @@ class Kept:
             self.weights = np.zeros(shapes[0][:2], np.int64)
         if len(self.columns) > len(values):
             self.weights, self.by_priority = self.columns.pop(), True
-        at = self.inserted[places] % len(self.weights), np.arange(len(self.inserted))[places]
-        largest = self.weights[:, places].max(0)
-        for column, value in zip(self.columns, values, strict=True):
-            column[at] = value
-        self.weights[at] = np.where(largest > 0, largest, ONE)
-        self.inserted[places] += 1
+        self._rings.write(places, tuple(values))
 
     def take(self, columns: list[np.ndarray], inserted: np.ndarray, capacity: int) -> None:
         """Goes on with the records of a checkpoint, whose last column may hold the weights."""
@@ -84,36 +79,30 @@ class Kept:
 
     def draw(self, noise: np.ndarray, count: int, by: str, steps: int) -> tuple[Tensor, ...]:
         """Draws records, see `api.Msrl.replay_sample`; noise `[B, 2 k]`."""
-        capacity, own = len(self.weights), np.arange(len(self.inserted))
-        filled = np.minimum(self.inserted, capacity)
+        rings = self._rings
         if by == "priority":
             self.by_priority = True
-            newest = newest_rows(self.inserted, capacity, steps)
-            rows, odds = weighted_rows(noise, self.weights, filled, newest)
-            told = Tensor(rows.reshape(-1)), Tensor(odds.reshape(-1))
-            return (*self._records(rows, own, steps), *told)
-        starts, oldest = filled - max(steps, 1) + 1, self.inserted - filled
-        if count % len(own):
-            rows, holders = drawn_whole(noise, starts, count, by)
-            return self._records((oldest[holders] + rows)[None], holders, steps)
-        if by in ACROSS:
-            rows, holders = drawn_across(noise, starts, by == "distinct")
-            return self._records(oldest[holders] + rows, holders, steps)
-        rows = below(noise, starts[:, None]).T
-        return self._records(oldest + rows if steps else rows, own, steps)
-
-    def _records(self, rows: np.ndarray, holders: np.ndarray, steps: int) -> tuple[Tensor, ...]:
-        """Gathers records, or windows from there on: rows `[k, B]` of environments `holders`."""
-        behind = [(rows + i) % len(self.weights) for i in range(max(steps, 1))]
-        at = np.stack(behind, -1) if steps else behind[0]
-        holders = np.broadcast_to(holders, rows.shape)
-        found = (column[at, holders[..., None] if steps else holders] for column in self.columns)
-        return tuple(Tensor(column.reshape(-1, *column.shape[2:])) for column in found)
+            found = rings.draw_weighted(noise, steps)
+        elif count % rings.num_envs or by in ACROSS:
+            filled = np.minimum(self.inserted, rings.capacity)
+            oldest, starts = self.inserted - filled, filled - max(steps, 1) + 1
+            if count % rings.num_envs:
+                rows, holders = drawn_whole(noise, starts, count, by)
+            else:
+                rows, holders = drawn_across(noise, starts, by == "distinct")
+            numbers = oldest[holders] + rows
+            found = rings.records(numbers.reshape(-1), holders.reshape(-1), steps)
+        else:
+            found = rings.draw(noise, steps)
+        return tuple(map(Tensor, found))
 
     def update(self, ids: np.ndarray, priorities: np.ndarray) -> None:
         """Sets the priorities of drawn records, both `[k * B]`."""
-        for place, (row, weight) in enumerate(zip(ids, weights_of(priorities), strict=True)):
-            self.weights[row][place % self.weights.shape[1]] = weight
+        self._rings.update(ids, priorities)
+
+    @property
+    def _rings(self) -> Rings:
+        return Rings(self.columns, self.weights, self.inserted)
 
     def state(self, name: str) -> dict[str, np.ndarray]:
         """Returns the arrays of a checkpoint, for a replay of this name."""
