@@ -38,6 +38,12 @@ def recurrence(x):
         step = step + 1
     return state
 
+def in_a_list(x):
+    rows = []
+    for step in range(6):
+        rows.append(x[0] - step)
+    return ops.stack(rows)
+
 class Learn(BaseLearner):
     def __init__(self, net, config):
         super().__init__(net, config)
@@ -82,6 +88,7 @@ MIXED = [
     "doubled(0.0 * reward)",
     "until_small(0.0 * reward)",
     "self.any_above(reward)",
+    "ops.sort(in_a_list(0.0 * reward), 1)[0]",
     "self.rescaled(0.0 * reward)",
 ]
 """Programs whose results on a share equal those on the whole with the data of trials."""
@@ -111,6 +118,7 @@ ROW_BY_ROW = [
     "ops.amax(obs, (0, 2)) > 1.0",
     "ops.repeat_interleave(reward, 2, 0)",
     "recurrence(obs)",
+    "in_a_list(obs)",
     "self.cell(obs[0], ops.zeros((obs.shape[1], 8)))",
     "self.convolution(obs.reshape((-1, 1, 2, 2))).reshape((*obs.shape[:2], -1))",
     "ops.bmm(ops.swapaxes(obs, 0, 1), ops.transpose(obs, (1, 2, 0)))",

@@ -83,7 +83,7 @@ class Dependence:
             return replace(given[0], choices=frozenset(choices))
         if op == "Switch":
             return self._switched(given)
-        if op in ("MakeTuple", "MakeList"):
+        if op in ("MakeTuple", "MakeList", "make_list"):  # the last one before MindSpore's passes
             return tuple(given)
         if op in ("TupleGetItem", "ListGetItem"):
             at = node.args[1].data
