@@ -3,7 +3,9 @@
 Burda et al. 2018, "Exploration by random network distillation", arXiv 1810.12894. The bonus is the
 error of a network that learns to predict the outputs of a fixed, random one. It has a value and a
 discount of its own, and does not end with the episode (section 2.3). The statistics of observations
-start with the first rollout; the paper's start with one of random actions.
+start with the first rollout; the paper's start with one of random actions. With `curiosity`, the
+bonus is the error of a model that predicts features of the next observation: ICM (Pathak et al.
+2017, arXiv 1705.05363), here with RND's value and discount of the bonus.
 """
 
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_log_prob,
     categorical_sample_with_log_prob,
 )
+from mindspore_rl.rl.curiosity import Curiosity
 from mindspore_rl.rl.losses import approx_kl, clip_by_global_norm, clipped_surrogate, value_loss
 from mindspore_rl.rl.networks import MLP, RunningMeanStd, flat_size
 from mindspore_rl.rl.returns import discounted_income, gae
@@ -49,10 +52,12 @@ class Config:
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value losses", ge=0)
     max_grad_norm: float = option(0.5, "bound of the global gradient norm", gt=0)
+    curiosity: bool = option(False, "ICM's bonus in place of RND's")
+    forward_coef: float = option(0.2, "weight of the model's loss in ICM's", ge=0, le=1)
     normalise_obs: bool = option(True, "the policy's observations, too, by their statistics")
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers", ge=1)
-    novelty_hidden: tuple[int, ...] = option((64,), "those of the fixed network (ReLU)", ge=1)
-    features: int = option(32, "outputs of the fixed network", ge=1)
+    novelty_hidden: tuple[int, ...] = option((64,), "those of the bonus's networks (ReLU)", ge=1)
+    features: int = option(32, "outputs of the fixed network, or features of ICM", ge=1)
 
 
 class Transition(NamedTuple):
@@ -102,22 +107,36 @@ class ActorCritic(nn.Cell):
 
 
 class Novelty(nn.Cell):
-    """The fixed network and its predictor; both see observations normalised to [-5, 5]."""
+    """The bonus; its networks see observations normalised to [-5, 5].
+
+    A fixed network and its predictor, or with `curiosity` ICM's three.
+    """
 
     def __init__(self, config, spec):
         super().__init__()
         size, widths, seed = flat_size(spec), config.novelty_hidden, config.seed
-        self.obs_size = size
+        self.obs_size, self.curious = size, config.curiosity
+        self.obs_statistics, self.income_statistics = RunningMeanStd((size,)), RunningMeanStd()
+        if self.curious:
+            sizes = size, widths, config.features, spec.action_space.n
+            self.curiosity = Curiosity(*sizes, seed, (3, 4, 5), config.forward_coef)
+            return
         self.fixed = MLP(size, widths, config.features, 1.0, seed, 3, activation="relu")
         more = (*widths, widths[-1])  # the paper's predictor has more layers
         self.predictor = MLP(size, more, config.features, 1.0, seed, 4, activation="relu")
         target_parameters(self.fixed)
-        self.obs_statistics, self.income_statistics = RunningMeanStd((size,)), RunningMeanStd()
 
-    def error(self, obs):
-        """Returns: the mean squared error of the prediction `[n]` for obs `[..., *obs_shape]`."""
-        rows = self.obs_statistics.normalise(obs.reshape((-1, self.obs_size)), 5.0)
-        return ops.square(self.predictor(rows) - self.fixed(rows)).mean(-1)
+    def rows(self, obs):
+        """Returns: obs `[..., *obs_shape]` as `[n, size]`, the networks' input."""
+        return self.obs_statistics.normalise(obs.reshape((-1, self.obs_size)), 5.0)
+
+    def both(self, obs, action, final_obs):
+        """Returns: the error of the prediction, and the loss, each `[n]`, of steps `[..., ...]`."""
+        after = self.rows(final_obs)
+        if self.curious:
+            return self.curiosity.both(self.rows(obs), action.reshape(-1), after)
+        error = ops.square(self.predictor(after) - self.fixed(after)).mean(-1)
+        return error, error
 
 
 class RNDActor(Actor):
@@ -148,13 +167,13 @@ class RNDLearner(Learner):
         self.optimizer = Adam(learnt, config.learning_rate, eps=config.adam_eps)
 
     def loss(self, obs, action, old_log_prob, final_obs, advantage, returns, bonus_returns):
-        """Per sample: PPO's loss with two values, plus the predictor's (algorithm 1)."""
+        """Per sample: PPO's loss with two values, plus the bonus's (algorithm 1; eq. 7 of ICM)."""
         config = self.config
         log_prob, entropy, value, bonus_value = self.network.evaluate(obs, action)
         surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
         error = value_loss(value, returns) + value_loss(bonus_value, bonus_returns)
-        prediction = self.novelty.error(final_obs)
-        loss = surrogate + config.vf_coef * error - config.ent_coef * entropy + prediction
+        prediction, novelty_loss = self.novelty.both(obs, action, final_obs)
+        loss = surrogate + config.vf_coef * error - config.ent_coef * entropy + novelty_loss
         kl = approx_kl(log_prob, old_log_prob)
         return loss, surrogate, error, entropy, kl, prediction
 
@@ -169,7 +188,8 @@ class RNDLearner(Learner):
         rows = batch.obs.reshape((*reward.shape, -1))
         seen = moments(msrl, rows, keep=1)
         msrl.update(self.novelty.obs_statistics.merge, *seen, samples)
-        bonus = self.novelty.error(batch.final_obs).reshape(reward.shape)
+        bonus, _ = self.novelty.both(batch.obs, batch.action, batch.final_obs)
+        bonus = bonus.reshape(reward.shape)
         incomes = discounted_income(bonus, income, config.bonus_gamma)
         msrl.update(self.novelty.income_statistics.merge, *moments(msrl, incomes), samples)
         bonus = bonus * ops.rsqrt(self.novelty.income_statistics.variance + 1e-8)

@@ -54,9 +54,29 @@ def test_rnd_predicts_the_fixed_network():
         for net in (novelty.predictor, novelty.fixed)
     )
     wanted = np.square(predicted - fixed).mean(-1)
-    np.testing.assert_allclose(novelty.error(Tensor(obs)).asnumpy(), wanted, rtol=1e-4)
+    error, loss = novelty.both(Tensor(obs), Tensor([0] * N), Tensor(obs))
+    np.testing.assert_allclose(error.asnumpy(), wanted, rtol=1e-4)
+    assert (error == loss).all()
     names = [parameter.name for parameter in novelty.trainable_params()]
     assert names and all("predictor" in name for name in names)
+
+
+def test_curiosity_predicts_features_that_tell_actions():
+    options = {"novelty_hidden": (5,), "features": 3, "forward_coef": 0.3}
+    novelty = made("rnd", curiosity=True, **options)[0].learner.novelty
+    obs, final_obs, action = seen(N, 4), seen(N, 4) + 0.5, np.array([0, 1, 1, 0, 1, 0], np.int32)
+    error, loss = (one.asnumpy() for one in novelty.both(*map(Tensor, (obs, action, final_obs))))
+    features, inverse, model = (
+        lambda x, mlp=mlp: forward(mlp, x, lambda y: np.maximum(y, 0.0))
+        for mlp in (novelty.curiosity.features, novelty.curiosity.inverse, novelty.curiosity.model)
+    )
+    before, after = features(obs), features(final_obs)
+    predicted = model(np.concatenate([before, np.eye(2)[action]], 1))
+    wanted = 0.5 * ((predicted - after) ** 2).sum(-1)
+    np.testing.assert_allclose(error, wanted, rtol=1e-4)
+    logits = inverse(np.concatenate([before, after], 1))
+    chance = np.exp(logits)[np.arange(N), action] / np.exp(logits).sum(-1)
+    np.testing.assert_allclose(loss, -0.7 * np.log(chance) + 0.3 * wanted, rtol=1e-4)
 
 
 def test_rnds_loss_has_two_values_and_the_prediction():
@@ -73,7 +93,7 @@ def test_rnds_loss_has_two_values_and_the_prediction():
     value = forward(network.critic, obs, np.tanh)
     error = 0.5 * ((value[:, 0] - returns) ** 2 + (value[:, 1] - bonus_returns) ** 2)
     entropy = -(np.exp(log_policy) * log_policy).sum(-1)
-    novelty = learner.novelty.error(Tensor(final_obs)).asnumpy()
+    novelty = learner.novelty.both(*map(Tensor, (obs, action, final_obs)))[1].asnumpy()
     np.testing.assert_allclose(
         loss, policy + 0.5 * error - 0.1 * entropy + novelty, rtol=1e-4, atol=1e-5
     )

@@ -220,3 +220,21 @@ def cloning_loss(
         loss: [N] float32.
     """
     return ops.square(chosen - action).mean(-1) - (alpha / size) * value
+
+
+def counterfactual_advantage(value: Tensor, logits: Tensor, action: Tensor) -> Tensor:
+    """Returns the advantage of an agent's action while the other agents keep theirs.
+
+    ``A(s, u) = Q(s, u) - sum_a pi(a) Q(s, (u_others, a))``: its baseline is the mean over the
+    agent's own actions (Foerster et al. 2018, arXiv 1705.08926, eq. 4).
+
+    Args:
+        value: [..., actions] float32, Q of each action of the agent, reward units.
+        logits: [..., actions] float32, of the agent's policy pi.
+        action: [...] int32, which the agent took.
+
+    Returns:
+        advantage: [...] float32, reward units; its mean over the policy's actions is 0.
+    """
+    weight = ops.one_hot(action, value.shape[-1]) - ops.softmax(logits, -1)
+    return (weight * value).sum(-1)

@@ -61,6 +61,7 @@ ALGORITHMS = {
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
         PARTICLES[::2],
     ),
+    "coma": ({"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "critic_epochs": 2}, PARTICLES),
     "maddpg": ({"num_steps": 5, "learning_starts": 40, **SMALL_REPLAY}, PARTICLES[::2]),
     "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
     "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
@@ -143,7 +144,7 @@ differences of values by their range, small in a network that has not learnt: a 
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo", "maddpg"),
+    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo", "maddpg", "coma"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -174,7 +175,7 @@ POLICIES = (
 WORKERS = (1, 2, 3)
 REFUSED = {("trpo", "Central")}
 """TRPO's learner decides on the workers' statistics, which Central does not send to its server."""
-SUMS_OVER_AGENTS = ("vdn", "maddpg")
+SUMS_OVER_AGENTS = ("vdn", "maddpg", "coma")
 """Algorithms that `Environments` takes with one worker only: it divides the agents."""
 FIRST = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
