@@ -212,7 +212,6 @@ KILLED = Case(
     *("ends", "a killed rank", COARSE, signal.SIGKILL, "rank 0"),
     code=1,
     said=("actor", *SIGNAL_9),
-    quick=True,
 )
 ENDS = (
     *in_both(
@@ -227,7 +226,6 @@ ENDS = (
             code=2,
             said=("iteration 0", "nan", LAST_GOOD),
             reached=0,
-            quick=True,
         ),
     ),
     replace(INTERRUPTED, name="SIGHUP", words=ENDLESS, strike=signal.SIGHUP, quick=False),
@@ -323,7 +321,7 @@ BATCH = "environments 4..7 are one batch; the last action was ["
 RAISED = "after 39 steps: step raised ValueError: the wheel fell off"
 HANGS = ("the environment: no progress", BATCH)
 ENVIRONMENTS = (
-    misbehaves("raises", "raise", RAISED, BATCH, "Traceback", "odd.py", quick=True),
+    misbehaves("raises", "raise", RAISED, BATCH, "Traceback", "odd.py"),
     misbehaves("hangs", "hang", *HANGS, words=SOON, unsaid=("Traceback",), quick=True),
     misbehaves("leaks memory", "leak", "Memory", shell=f'ulimit -d {LEAK_KIB}; exec "$@"'),
     misbehaves("starts processes and daemons", "start"),

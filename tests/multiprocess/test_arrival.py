@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import theorem
 
 from mindspore_rl import programs
 from mindspore_rl.checking.replayed import replay
 from mindspore_rl.cli.main import main
-from mindspore_rl.compiler.pipeline import JobRequest, prepare
+from mindspore_rl.compiler.pipeline import JobRequest
 from mindspore_rl.errors import JobFailure
 from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import load_plan
@@ -46,7 +47,7 @@ def misbehaving(monkeypatch):
 
 
 def run(job, folder, options=OPTIONS):
-    plan, _ = prepare(job, folder)
+    plan, _ = theorem.prepare(job, folder)
     outcome = run_job(plan, folder, options)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return outcome, lines
@@ -202,7 +203,7 @@ def test_resumes_with_other_workers_and_synchronously(tmp_path, misbehaving):
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path, misbehaving):
     job = dataclasses.replace(request(misbehaving("hang"), 2, 1000), timeout_s=8.0)
-    plan, _ = prepare(job, tmp_path / "run")
+    plan, _ = theorem.prepare(job, tmp_path / "run")
     with pytest.raises(JobFailure) as failure:
         run_job(plan, tmp_path / "run", OPTIONS)
     message = str(failure.value)
@@ -213,7 +214,7 @@ def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path, misbeha
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_job(tmp_path, misbehaving):
-    plan, _ = prepare(request(misbehaving("die"), 2, 1000), tmp_path / "run")
+    plan, _ = theorem.prepare(request(misbehaving("die"), 2, 1000), tmp_path / "run")
     with pytest.raises(JobFailure, match=r"rank 0 \(worker\[0\]\), iteration 2, .* signal 9"):
         run_job(plan, tmp_path / "run", OPTIONS)
 

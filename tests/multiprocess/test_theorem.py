@@ -214,17 +214,18 @@ FIRST = {
 QUICK = {
     ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
-    ("mappo", "GPUOnly", "graph:simple_spread_v3", 1),
-    ("dqn", "Central", "CartPole-v1", 2),
+    ("a2c", "GPUOnly", "graph:CartPole-v1", 1),
+    ("a2c", "Central", "CartPole-v1", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
 }
 """On ranks: every policy of `distribution` and number of workers once.
 
-PPG and TRPO run as threads, in `tests/test_on_policy.py`.
+PPG and TRPO run as threads, in `tests/test_on_policy.py`, and DQN in `compiler/test_batches.py`.
 
-Below are SingleLearnerFine in chunks with memories, and IMPALA with a lag and images.
+Below are SingleLearnerFine in chunks, and IMPALA with a lag and images.
 """
 IN_PROCESS = {
+    ("mappo", "Environments", "graph:simple_tag_v3", 2): {},
     ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 2): {"updates": 2},
@@ -435,8 +436,8 @@ MEMORIES = {
     ("policy", "environment", "workers", "chunks", "torso"),
     quick(
         [
-            ("SingleLearnerFine", "CartPole-v1", 2, 2, "lstm"),
             ("SingleLearnerFine", "CartPole-v1", 2, 2, ""),
+            ("SingleLearnerFine", "CartPole-v1", 2, 2, "lstm"),
             ("SingleLearnerFine", "Pendulum-v1", 3, 2, ""),
             ("Environments", "CartPole-v1", 2, 3, ""),
         ],
@@ -589,7 +590,7 @@ def _check_in_process(request, references, tmp_path):
 
 
 def _check(request, references, tmp_path):
-    plan, cut = prepare(request, tmp_path, read_back)
+    plan, cut = theorem.prepare(request, tmp_path, read_back)
     reference = references(request, plan, cut)
     assert {"action", "gradient"} <= {compared.mark_of(site) for _, site in reference.records}
     native, found = held.run_held(plan, tmp_path, reference, ITERATIONS)

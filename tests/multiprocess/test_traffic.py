@@ -4,9 +4,9 @@ import dataclasses
 import json
 
 import pytest
+import theorem
 from test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
 
-from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
@@ -40,7 +40,7 @@ def _name(case):
 
 def _run(request, folder, compiled):
     request = dataclasses.replace(request, record=(), compiled=compiled)
-    plan, _ = prepare(request, folder)
+    plan, _ = theorem.prepare(request, folder)
     outcome = run_job(plan, folder, JobOptions(progress=False, total_steps=0))
     return plan, outcome, json.loads((folder / TRAFFIC_FILE).read_text())
 
@@ -60,7 +60,7 @@ def _assert_predicted(plan, outcome, found, moves=False):
 
 def test_worked_by_hand(tmp_path):
     """Two workers with 4 Pendulums each: 3 float32 per observation, 1 per action, 32 steps."""
-    plan, _ = prepare(request_for("ppo", "SingleLearnerFine", "Pendulum-v1", 2), tmp_path)
+    plan, _ = theorem.prepare(request_for("ppo", "SingleLearnerFine", "Pendulum-v1", 2), tmp_path)
     start, action, outcome = predict(plan)
     assert (start.calls, start.message_bytes, start.each) == (2, 8 * 3 * 4, False)
     assert (action.calls, action.message_bytes) == (32 * 2, 32 * 8 * 4)
@@ -71,7 +71,7 @@ def test_worked_by_hand(tmp_path):
 def test_images_are_sent_as_bytes(tmp_path):
     """Two images of 36 x 36, action, log_prob and reward, and two bools of each step."""
     request = request_for("impala", "SingleLearnerCoarse", "probe:pixels", 2, OLDER_IMAGES)
-    plan, _ = prepare(request, tmp_path)
+    plan, _ = theorem.prepare(request, tmp_path)
     transition = predict(plan)[0]
     assert transition.name.startswith("boundary:transition#1")
     row = 2 * 36 * 36 + 4 + 4 + 4 + 1 + 1
@@ -90,7 +90,7 @@ def test_a_collective_by_hand(tmp_path):
     A variance is of deviations from the mean, which is reduced first; the remainder of the mean is
     reduced with the variance.
     """
-    plan, _ = prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
+    plan, _ = theorem.prepare(request_for("ppo", "MultipleLearners", "CartPole-v1", 3), tmp_path)
     truncated, mean, variance, gradient = predict(plan)
     assert (truncated.calls, truncated.message_bytes) == (3, 3 * 4)
     assert (mean.calls, mean.message_bytes) == (3, 3 * 2 * 4)

@@ -9,16 +9,26 @@ from mindspore_rl.checking.compared import MARKS
 from mindspore_rl.checking.held import carried_names
 from mindspore_rl.checking.plain import PlainRun as ReferenceRun
 from mindspore_rl.checking.plain import run_reference as plain_reference
+from mindspore_rl.compiler import pipeline
+from mindspore_rl.compiler.partition.partition import Partition
+from mindspore_rl.plan.plan import Plan
 from mindspore_rl.runtime import checkpoint
 from tests.one_core import one_core
 
-__all__ = ["MARKS", "ReferenceRun", "carried_names", "compare", "compare_states", "run_reference"]
+__all__ = ["MARKS", "ReferenceRun", "carried_names", "compare", "compare_states", "prepare",
+           "run_reference"]  # fmt: skip
 
 
 def run_reference(*args, **options) -> ReferenceRun:
     """Runs the algorithm as plain Python, on one core."""
     with one_core():
         return plain_reference(*args, **options)
+
+
+def prepare(*args) -> tuple[Plan, Partition]:
+    """Prepares a job whose ranks use all cores: its analysis runs on one core."""
+    with one_core():
+        return pipeline.prepare(*args)
 
 
 def compare(run_dir: Path, reference: ReferenceRun, iterations: int, marks=MARKS) -> list[str]:

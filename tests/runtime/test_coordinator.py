@@ -26,6 +26,7 @@ from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 from mindspore_rl.runtime.rank.worker_settings import worker_settings
+from tests.tiers import quick
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 COMMANDS = launch.Commands(
@@ -284,8 +285,10 @@ def test_hang(run_dir, mode):
 
 
 @multiprocess
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("mode", ["hang", "wait"])  # in its environment, in its wait
+@pytest.mark.parametrize(
+    ("mode", "victim"),  # in its environment, in its wait
+    quick([("hang", 1), ("wait", 0), ("hang", 0), ("wait", 1)], 0, 1),
+)
 def test_stopped_rank(run_dir, victim, mode):
     plan = make_plan(run_dir, mode=mode, victim=victim, timeout_s=3.0)
     stages = Stages(plan)
