@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.platform.other_names import meant
 from mindspore_rl.platform.yaml_files import YamlKeys, read_yaml
 
 _LARGEST_EXPONENT = 18  # "1e999999999" must be an error, not a number of a gigabyte
@@ -273,7 +274,8 @@ def checked(
 
 def unknown(key: object, keys: Iterable[str], others: Iterable[str] = ()) -> str:
     """Says that a key is none, and which one is meant."""
-    near = difflib.get_close_matches(str(key), sorted({*keys, *others}), n=1, cutoff=0.5)
+    known = sorted({*keys, *others})
+    near = meant(str(key), known) or difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(sorted(keys))}"
     return f"unknown key {key}; {hint}"
 

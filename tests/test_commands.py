@@ -248,7 +248,15 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("train ppo --num_envs 8", "does not know --num_envs; did you mean --num-envs?"),
         ("train ppo --gama 0.5", "does not know --gama; did you mean gamma=VALUE?"),
         ("train ppo --learning_rate=1", "did you mean learning_rate=VALUE?"),
-        ("train ppo --lr 1", "msrl train does not know --lr; see msrl train --help"),
+        ("train ppo --qqq 1", "msrl train does not know --qqq; see msrl train --help"),
+        ("train ppo --lr 1", "msrl train does not know --lr; did you mean learning_rate=VALUE?"),
+        ("train ppo --total-timesteps 1", "did you mean --total-steps?"),
+        ("train ppo lr=1", "argument lr=1: unknown key lr; did you mean learning_rate?"),
+        ("train dqn buffer_size=9", "unknown key buffer_size; did you mean replay_size?"),
+        ("train --config rainbo", "unknown configuration 'rainbo': did you mean rainbow"),
+        ("train --config none.yaml", "configuration none.yaml: no such file"),
+        ("eval", "the following arguments are required: RUN; see msrl eval --help"),
+        ("envs check docs/examples/nim.py", "as in 'docs/examples/nim.py:Nim'"),
         ("train ppo num_env=8", "argument num_env=8: unknown key num_env; did you mean num_envs?"),
         ("eval run --episods 1", "does not know --episods; did you mean --episodes?"),
         ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
@@ -283,14 +291,24 @@ def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("env", "film"), [("Any-v0", " --video episode.mp4"), ("probe:x", "")])
-def test_a_training_ends_with_the_command_that_comes_next(env, film, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("env", "stopped", "code", "following"),
+    [
+        ("Any-v0", "steps", 0, "eval RUN --video episode.mp4"),
+        ("probe:x", "steps", 0, "eval RUN"),
+        ("Any-v0", "interrupted", 130, "train --resume RUN"),
+    ],
+)
+def test_a_training_ends_with_the_command_that_comes_next(
+    env, stopped, code, following, tmp_path, monkeypatch, capsys
+):
     plan = SimpleNamespace(environment=env, profile=0)
-    outcome = Outcome(1, 8, 1.0, 8, "steps", "one")
+    outcome = Outcome(1, 8, 1.0, 8, stopped, "one")
     trained = training.Trained(tmp_path, plan, outcome)
     monkeypatch.setattr(training, "train", lambda *_, **__: trained)
-    assert commands.train(argparse.Namespace(algorithm="ppo")) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"next: msrl eval {tmp_path}{film}"
+    assert commands.train(argparse.Namespace(algorithm="ppo")) == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: msrl {following.replace('RUN', str(tmp_path))}"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):

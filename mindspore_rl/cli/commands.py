@@ -43,7 +43,9 @@ def train(args: argparse.Namespace) -> int:
             print(f"profile: msrl profile {run_dir}")
         if outcome.checkpoint is not None:
             film = "" if trained.plan.environment.startswith(UNDRAWN) else " --video episode.mp4"
-            print(f"next: msrl eval {shlex.quote(str(run_dir))}{film}")
+            stopped = outcome.stopped == "interrupted"
+            words = ("train --resume", "") if stopped else ("eval", film)
+            print(f"next: msrl {words[0]} {shlex.quote(str(run_dir))}{words[1]}")
     return 130 if outcome.stopped == "interrupted" else 0
 
 
@@ -113,6 +115,8 @@ def evaluate_run(args: argparse.Namespace) -> int:
         return 0
     count = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
     print(f"return {returns.mean():.1f} +- {returns.std():.1f} over {count}")
+    if args.video:
+        print(f"video of the first: {args.video}")
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.jobs.options import Number, algorithm_keys
+from mindspore_rl.platform.other_names import meant
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,6 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """See the base class. Raises: ConfigError: always."""
+        message = re.sub(r"(required: .*), KEY=VALUE$", r"\1", message)  # any number, also none
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
@@ -57,6 +59,6 @@ def check_words(words: list[str], args: argparse.Namespace) -> None:
     flags = re.findall(r"(?<![\w-])--([a-z-]+)", args.command.format_help())
     known |= {flag: f"--{flag}" for flag in flags}
     name = strange[0].partition("=")[0].strip("-").replace("_", "-")
-    near = difflib.get_close_matches(name, sorted(known), 1)
+    near = meant(name, known) or difflib.get_close_matches(name, sorted(known), 1)
     hint = f"did you mean {known[near[0]]}?" if near else f"see {args.command.prog} --help"
     raise ConfigError(f"{args.command.prog} does not know {strange[0]}; {hint}")

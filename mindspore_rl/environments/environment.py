@@ -9,7 +9,9 @@ of an episode is the sum over its steps of the mean over agents.
 """
 
 import difflib
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -343,8 +345,11 @@ def graph_spec(name: str) -> EnvironmentSpec:
 def unknown(name: str, known: list[str], what: str = "environment") -> UnknownEnvironmentError:
     """Returns the error for a name that is not in `known`; it suggests the nearest names."""
     if name.endswith(".py"):
+        source = Path(name).read_text(errors="replace") if Path(name).is_file() else ""
+        classes = re.findall(r"^class (\w+)", source, re.M) or ["ClassName"]
+        example = " or ".join(f"'{name}:{one}'" for one in classes[:5])
         return UnknownEnvironmentError(
-            f"{name!r} is a file; name the {what} in it, too, as in '{name}:ClassName'"
+            f"{name!r} is a file; name the {what} in it, too, as in {example}"
         )
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     some = f"some are {', '.join(known[:5])}, and `msrl envs list` prints all."

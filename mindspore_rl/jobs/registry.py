@@ -98,9 +98,15 @@ def _yaml(name: str, kind: str, place: str) -> Path:
 
 
 def find_config(name: str) -> Path:
-    """Finds a YAML file, given its path, or its name among the project's configurations."""
-    inside = folder("algorithms") / "configs" / f"{name}.yaml"
-    return inside if not Path(name).exists() and inside.exists() else Path(name)
+    """Finds a YAML file, given its path, or its name among the project's configurations.
+
+    Raises:
+        ConfigError: there is none; the message suggests the nearest names.
+    """
+    if Path(name).exists():
+        return Path(name)
+    known = {f.stem: f for f in sorted((folder("algorithms") / "configs").glob("*.yaml"))}
+    return known.get(name) or _path(name, "configuration", list(known), ConfigError, ".yaml")
 
 
 def tuned(algorithm: str, env: str) -> YamlKeys | None:

@@ -101,6 +101,8 @@ def make(name: str) -> Any:
             f"{name!r}: what an environment is made with stands behind its name as KEY=VALUE, for "
             f"example {base.partition(',')[0]},render_mode=rgb_array"
         )
+    if base.endswith(".py"):
+        raise unknown(base, [])
     prefix, _, rest = name.partition(":")
     asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
     for library in asked:
