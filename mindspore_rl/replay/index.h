@@ -19,6 +19,7 @@
 namespace {
 constexpr int64_t FANOUT = 16;  // two cache lines of children
 constexpr int64_t GROUP = 32;   // draws whose memory is fetched together
+constexpr uint64_t ONE = 1 << 20;           // the weight of a priority of 1, as in weights.py
 constexpr double LARGEST = 1099511627776.0;  // 2^40: 2^23 records of it fit a total
 
 struct Header {
@@ -143,7 +144,7 @@ struct Levels {
 
 uint64_t weight_of(double priority, double exponent) {
   double weight = exponent == 1.0 ? priority : std::pow(priority, exponent);
-  return uint64_t(std::min(std::max(std::rint(weight * 1048576.0), 1.0), LARGEST));
+  return uint64_t(std::min(std::max(std::rint(weight * double(ONE)), 1.0), LARGEST));
 }
 
 uint64_t largest(const uint64_t *group) { return *std::max_element(group, group + FANOUT); }

@@ -7,8 +7,7 @@
 #include "index.h"
 
 namespace {
-constexpr uint64_t ONE = 1 << 20;  // the weight of a lane's first records
-constexpr int64_t NEAR = 8;        // records that are fetched ahead
+constexpr int64_t NEAR = 8;  // records that are fetched ahead
 
 // As rings.py lays it out.
 struct Column {
