@@ -94,10 +94,16 @@ def _loop(last: Block, first: Block, blocks: list[Block]) -> set[Block]:
 
 
 def copy_stale(blocks: list[Block]) -> None:
-    """Makes `Load` copy a parameter if the loaded value is used after the next write to it."""
+    """Makes `Load` copy a parameter if the loaded value is used after the next write to it.
+
+    The copies of parameters that MindSpore's graph has are such reads, too.
+    """
     written = _overwritten_roots(blocks)
     for block in blocks:
-        for position, node in enumerate(block.nodes):
+        for node in block.nodes:
+            if node.op == "TensorMove" and root_of(node.args[0]).op == "weight":
+                node.op = "Load"
+        for position, node in reversed(list(enumerate(block.nodes))):
             if node.op != "Load" or root_of(node) not in written:
                 continue
             if _is_stale(node, position, block, blocks):
@@ -109,7 +115,7 @@ def _is_stale(node: Value, position: int, block: Block, blocks: list[Block]) -> 
     names, stale = {node}, False
     for other in block.nodes[position + 1 :]:
         if set(map(origin, tensors(other))) & names:
-            if other.op in FREE:
+            if is_view(other):
                 names.add(other)
             elif stale:
                 return True

@@ -1,5 +1,6 @@
 """Emits a loop nest over the elements of fused nodes."""
 
+import re
 from typing import Any
 
 from mindspore_rl.codegen.effects import root_of
@@ -23,7 +24,7 @@ def loop_of(group: Group, operands: Operands) -> list[str]:
     for node in group.nodes:
         body.add(node)
     if size == 1:
-        return [*lines, "{", *(f"  {line}" for line in body.lines), "}"]
+        return [*lines, "{", *(f"  {line}" for line in body.fixed + body.lines), "}"]
     parts, loops = group.nodes[0].attrs.get("in parts", 1), []
     for level, (variable, extent) in enumerate(zip(body.variables, turns, strict=True)):
         indent = "  " * level
@@ -31,15 +32,21 @@ def loop_of(group: Group, operands: Operands) -> list[str]:
             loops.append(indent + "#pragma GCC ivdep")
         loops.append(f"{indent}{span(variable, extent, parts if level == 0 else 1)} {{")
     loops += ["  " * len(turns) + line for line in body.lines]
-    return lines + in_parts([*loops, "}" * len(turns)], parts, operands.shared.function)
+    whole = ["{", *body.fixed, *loops, "}" * len(turns), "}"]
+    return lines + in_parts(whole, parts, operands.shared.function)
 
 
 class _Body:
-    """Lines of one turn: each element is read once, and written if it is read after the loop."""
+    """Lines of one turn: each element is read once, and written if it is read after the loop.
+
+    Attributes:
+        fixed: lines before the loops, which read what is the same in all turns.
+    """
 
     def __init__(self, operands: Operands, turns: tuple[int, ...]) -> None:
         self.operands, self.turns = operands, turns
         self.variables = [f"i{level}" for level in range(len(turns))]
+        self.fixed: list[str] = []
         self.lines: list[str] = []
         self._made: dict[Value, str] = {}
         self._read: dict[str, str] = {}
@@ -67,7 +74,8 @@ class _Body:
         if where not in self._read:
             self._read[where] = f"x{len(self._read)}"
             kind = C_TYPES[arg.type.dtype]
-            self.lines.append(f"const {kind} {self._read[where]} = {where};")
+            lines = self.fixed if re.search(r"\[\d+\]$", where) else self.lines
+            lines.append(f"const {kind} {self._read[where]} = {where};")
         return self._read[where]
 
     def _index(self, node: Value, arg: Value) -> str:

@@ -13,8 +13,9 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
     attrs = node.attrs
     body, given, rows = attrs["body"], attrs["given"], attrs["rows"]
     groups = {body: grouped(body)}
-    operands = Operands(shared, [*given, *body.results[:rows]], groups)
-    lines = _tile(body, operands, groups, body.results[rows:])
+    alone = attrs["count"] == attrs["at once"]  # a part is one tile
+    operands = Operands(shared, [*given, *(body.results if alone else body.results[:rows])], groups)
+    lines = _tile(body, operands, groups, [] if alone else body.results[rows:])
     places = [0]
     for value in body.results[rows:]:
         places.append(places[-1] + aligned(value.type.nbytes))
@@ -28,15 +29,15 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
     pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
     pointers += [f"room + {place}" for place in places[:-1]]
     return (
-        f"static void tile_{number}(void **data, char *memory) {{\n{lines}\n}}\n"
+        f"static void tile_{number}(void **data, char *memory, bool first) {{\n{lines}\n}}\n"
         f"static void part_{number}(void *context, int64_t part) {{\n"
         "  char *const *given = (char *const *)context;\n"
         f"  char *room = given[{len(steps)}] + part * {room};\n"
-        f"  memset(room, 0, {places[-1]});\n"
-        f"  for (int64_t tile = part * {attrs['count']} / {attrs['at once']}; "
+        f"  const int64_t first = part * {attrs['count']} / {attrs['at once']};\n"
+        f"  for (int64_t tile = first; "
         f"tile < (part + 1) * {attrs['count']} / {attrs['at once']}; tile++) {{\n"
         f"    void *data[] = {{{', '.join(pointers)}}};\n"
-        f"    tile_{number}(data, room + {places[-1]});\n  }}\n}}\n"
+        f"    tile_{number}(data, room + {places[-1]}, tile == first);\n  }}\n}}\n"
     )
 
 
@@ -46,9 +47,7 @@ def _tile(body: Block, operands: Operands, groups: dict, sums: list[Value]) -> s
     for position, value in enumerate(sums, len(operands.given)):
         operand = operands.operand(value)
         kind = operand.c_type
-        lines.append(f"{{ {kind} *const sum = ({kind} *)data[{position}];")
-        lines.append(
-            f"  for (int64_t i = 0; i < {operand.size}; i++) sum[i] += {operand.pointer}[i]; }}"
-        )
+        at = f"({kind} *)data[{position}]"
+        lines.append(f"add_tile<{operand.size}>({operand.pointer}, {at}, first);")
     scratch = f"enum : int64_t {{ SCRATCH = {operands.memory.end} }};"
     return "\n".join(f"  {line}" for line in [scratch, *operands.pointers(), *lines])

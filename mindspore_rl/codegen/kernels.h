@@ -204,14 +204,22 @@ template <int64_t OUTER, int64_t N, int64_t INNER> static void sum(const float *
     }
   }
 }
+// Adds the results of a tile to those of the tiles before it, if any.
+template <int64_t N, class T> static void add_tile(const T *x, T *y, bool first) {
+  if (first) memcpy(y, x, sizeof(T) * N);
+  else
+#pragma GCC ivdep
+    for (int64_t i = 0; i < N; i++) y[i] += x[i];
+}
 // Adds the sums of PARTS parts in order; they are STRIDE bytes apart.
 template <int64_t N, int64_t PARTS, int64_t STRIDE, class T>
 static void add_parts(const T *x, T *y) {
-  memcpy(y, x, sizeof(T) * N);
-  for (int64_t p = 1; p < PARTS; p++) {
-    const T *part = (const T *)((const char *)x + p * STRIDE);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < N; i++) y[i] += part[i];
+  for (int64_t i = 0; i < N; i++) {
+    T s = x[i];
+#pragma GCC unroll 8
+    for (int64_t p = 1; p < PARTS; p++) s += ((const T *)((const char *)x + p * STRIDE))[i];
+    y[i] = s;
   }
 }
 template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
@@ -372,13 +380,17 @@ static void product_dots(const float *a, const float *b, float *c) {
 constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 // N columns of B [K, LDB], or of B [N, LDB] transposed, as K rows of whole vectors.
-template <int N, int K, int LDB, bool TB> static void pack(const float *b, float *y) {
-  constexpr int WIDTH = whole(N);
-  if (N % LANES)
-    for (int k = 0; k < K; k++) store(y + (k + 1) * WIDTH - LANES, vec{});
+template <int N, int K, int LDB, bool TB, int WIDTH = whole(N)>
+static void pack(const float *b, float *y) {
+  for (int from = N / LANES * LANES; from < WIDTH; from += LANES)
+    for (int k = 0; k < K; k++) store(y + k * WIDTH + from, vec{});
   if (TB) transpose<N, K>(b, LDB, y, WIDTH);
   else
     for (int k = 0; k < K; k++) memcpy(y + k * WIDTH, b + k * LDB, sizeof(float) * N);
+}
+
+template <int N, int K, bool TB, int WIDTH> static void padded(const float *b, float *y) {
+  pack<N, K, TB ? K : N, TB, WIDTH>(b, y);
 }
 
 // Columns of C that are computed together.
@@ -390,7 +402,7 @@ constexpr int terms_of(int k) {
   return steps > 1 ? (k + steps - 1) / steps : k > 0 ? k : 1;
 }
 // C [M, N] = op(A) op(B): A is [M, K], or [K, M] if TA; B is [K, N], or [N, K] if TB. Rows of A are
-// LDA apart, rows of B LDB, rows of C LDC.
+// LDA apart, rows of B LDB, rows of C LDC. Rows of B that are whole vectors end in any numbers.
 template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB = TB ? K : N,
           int LDC = N>
 static void product(const float *a, const float *b, float *c, float *scratch) {
@@ -406,7 +418,7 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
         in_steps<N, COLUMNS>([&](int n, auto columns) {
           constexpr int R = rows.value, T = K > 0 ? terms.value : 0, C = columns.value;
           constexpr int V = whole(C) / LANES;
-          constexpr bool PACK = TB || C % LANES;
+          constexpr bool PACK = TB || C % LANES && LDB % LANES;
           constexpr int STEP = PACK ? whole(C) : LDB;
           const float *const x = a + m * AM + k * AK, *y = b + k * BK + n * BN;
           float *const z = c + m * LDC + n;

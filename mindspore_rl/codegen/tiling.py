@@ -39,6 +39,8 @@ MIN_PANELS, PANEL = 32_768, 64
 
 The rows of a smaller one stay in a core's second cache.
 """
+VECTOR = 16
+"""Numbers of the widest vector."""
 MIN_ROWS = 16
 """Fewest rows of a product's part."""
 MIN_ELEMENTS = 65_536
@@ -221,6 +223,7 @@ class _Body:
             made = self.turned.setdefault((node.args[1], made.op, turned(node)[1]), made)
             args[1] = self._taken(made, False)
             attrs |= {"transpose_b": False, "panels": made.op == "Panels"}
+            attrs["columns"] = made.attrs.get("columns")
         outs, kinds = outputs(node), self.segment.kinds
         types = tuple(self._shrunk(v.type) if kinds[v] == BY_ROWS else v.type for v in outs)
         copy = Value(node.op, node.name, args, attrs, types[0], None, node.scope)
@@ -298,17 +301,19 @@ def _aligned(value: Value) -> bool:
 def _arranged(product: Value) -> Value | None:
     """Makes a weight in the form in which a product reads it fastest; None for the form it has.
 
-    The columns of large ones lie in panels; small ones are transposed if that fills whole vectors.
+    The columns of large ones lie in panels; the rows of small ones become rows of whole vectors.
     """
     weight, (turned_a, turns) = product.args[1], turned(product)
     if turned_a or weight.op == "constant":
         return None
-    shape = weight.type.shape[::-1] if turns else weight.type.shape
-    found = Type(shape, weight.type.dtype)
-    if found.size >= MIN_PANELS and shape[1] > PANEL and shape[1] % PANEL == 0:
+    rows, columns = weight.type.shape[::-1] if turns else weight.type.shape
+    found = Type((rows, columns), weight.type.dtype)
+    if found.size >= MIN_PANELS and columns > PANEL and columns % PANEL == 0:
         return Value("Panels", weight.name, [weight], {"turned": turns}, found)
-    if turns and shape[1] % 16 == 0:
-        return Value("Turned", weight.name, [weight], type=found)
+    if columns >= VECTOR and (turns or columns % VECTOR):
+        found = Type((rows, -(-columns // VECTOR) * VECTOR), weight.type.dtype)
+        attrs = {"turned": turns, "columns": columns}
+        return Value("Turned", weight.name, [weight], attrs, found)
     return None
 
 

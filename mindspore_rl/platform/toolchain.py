@@ -26,9 +26,10 @@ from mindspore_rl.platform.nvrtc import compile_kernels
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC")
 # No flag changes the results of IEEE arithmetic: -ffast-math would hide NaNs. Only those parts of
 # -O3 that make cells faster; all of it doubles the compile time.
-CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "--param",
-              "max-inline-insns-auto=30", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
-              "-shared", "-fPIC", "-w")  # fmt: skip
+CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-funswitch-loops",
+              "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
+              "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-shared", "-fPIC",
+              "-w")  # fmt: skip
 KERNELS = Path(__file__).parents[1] / "codegen" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels of operators that have one."""

@@ -231,6 +231,17 @@ def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+def test_rows_of_weights_become_whole_vectors_once(all_tiled):
+    """Other widths than multiples of a vector's are filled up with zeros."""
+    ms.set_seed(1)
+    cell = Learn(Layers(20), plain)
+    first = _agreeing(cell, CASES["plain"][1])
+    assert "padded<20, 4, true, 32>(" in all_tiled[0]
+    assert ", 20, 4, false, false, 4, 32>(" in all_tiled[0]
+    for one, other in zip(first, _agreeing(cell, CASES["plain"][1], threads=3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
     monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
     x, row = _floats(3, 7), _floats(7)

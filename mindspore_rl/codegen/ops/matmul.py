@@ -55,7 +55,9 @@ def _product(call: Call) -> None:
         batch = call.out.shape[:-2]  # of a tile, perhaps
     if len(other) == 2 and not turned_a:
         batch, m = (), a.size // k if k else 0
-    template = (m, n, k, turned_a, turned_b)
+    template: tuple = (m, n, k, turned_a, turned_b)
+    if columns := call.node.attrs.get("columns"):
+        n, template = columns, (m, columns, k, False, False, k, n)
     room = call.scratch(_scratch(n, k))
     if not batch and call.parts > 1:
         wide = n > m and n % (64 * call.parts) == 0
@@ -110,12 +112,19 @@ def turned(node: Value) -> tuple[bool, bool]:
 
 @ROWS.row("turned")
 def _turned(call: Call) -> None:
-    """Emits the transposition of a matrix; `Turned` is not a primitive of MindSpore."""
-    columns, rows = call.out.shape
-    x, y, step = call.args[0].pointer, call.out.pointer, rows // call.parts
+    """Emits the copy of a matrix, perhaps transposed, with rows of whole vectors.
+
+    `Turned` is not a primitive of MindSpore.
+    """
+    x, y, (rows, width) = call.args[0].pointer, call.out.pointer, call.out.shape
+    turns, columns = call.node.attrs.get("turned", True), call.node.attrs.get("columns", width)
+    if columns < width:
+        call.line(f"padded<{columns}, {rows}, {str(turns).lower()}, {width}>({x}, {y});")
+        return
+    step = width // call.parts
     if call.parts > 1:
-        x, y = f"{x} + part * {step * columns}", f"{y} + part * {step}"
-    call.in_parts(f"transpose<{step}, {columns}>({x}, {columns}, {y}, {rows});")
+        x, y = f"{x} + part * {step * rows}", f"{y} + part * {step}"
+    call.in_parts(f"transpose<{step}, {rows}>({x}, {rows}, {y}, {width});")
 
 
 @ROWS.row("panels")
