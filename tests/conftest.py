@@ -28,8 +28,8 @@ interpreter.hasten_mindspore()
 
 ONE_CORE = (
     *("checking", "codegen", "compiler", "environments", "multiprocess", "rl"),
-    *("test_acting.py", "test_evaluate.py", "test_maddpg.py", "test_mappo.py", "test_on_policy.py"),
-    *("test_pretrained.py", "test_simulate.py", "test_vdn.py"),
+    *("test_acting.py", "test_commands.py", "test_evaluate.py", "test_maddpg.py", "test_mappo.py"),
+    *("test_on_policy.py", "test_pretrained.py", "test_simulate.py", "test_vdn.py"),
 )
 """Folders and files whose tests run MindSpore in this process, except those that start ranks."""
 TIERS = ("gpu", "kill", "learning", "multiprocess", "slow")  # a test counts in the first it has

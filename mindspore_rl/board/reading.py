@@ -20,7 +20,7 @@ from mindspore_rl.plan.text import plan_text
 from mindspore_rl.plan.traffic import TRAFFIC_FILE, describe, predict
 from mindspore_rl.runtime.coordinator.evaluator import LOG as EVALUATOR_LOG
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
-from mindspore_rl.runtime.coordinator.metrics import (
+from mindspore_rl.runtime.coordinator.metrics_file import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     is_written,

@@ -17,7 +17,7 @@ from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import arrivals_log, checkpoint
 from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, Arrived
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE, read_lines
 from mindspore_rl.runtime.replayed import Names, ReplayedLoop, State
 
 TOLERANCE = 1e-3

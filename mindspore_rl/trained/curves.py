@@ -15,7 +15,7 @@ import numpy as np
 from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
 from mindspore_rl.platform.cache import writing
-from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, METRICS_FILE, read_lines
 
 AXES = {
     "env_steps": "environment steps",

@@ -17,7 +17,7 @@ from mindspore_rl.jobs import training
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.jobs.run_directory import check_trusted, earlier_job, tell_copies
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
-from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, METRICS_FILE, read_lines
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
 from mindspore_rl.trained import curves, pretrained
 from mindspore_rl.trained import export as exporting

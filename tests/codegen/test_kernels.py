@@ -406,6 +406,7 @@ def test_empty_arrays():
     cases.add("Concat", [[none, _floats(2, 5) * 0], 0], np.zeros((2, 5), np.float32))
     cases.add("LogSoftmax", [none, -1], none)
     cases.add("CumSum", [none, 0, False, False], none)
+    cases.add("Slice", [_floats(4, 5), (1, 2), (3, 0)], np.zeros((3, 0), np.float32))
     cases.check()
 
 

@@ -198,6 +198,12 @@ def _helped(folder, helper, line="target = helped(reward)", **parts):
             r"changes `y` at",
         ),
         (
+            "import numpy as np\n\n"
+            "def helped(x):\n    a = np.ones(3)\n    b = a[1:]\n    b[0] = 2.0\n"
+            "    return x * a[1]",
+            r"changes `b` at \S+:\d+ \(b\[0\] = 2.0\)",
+        ),
+        (
             "def helped(x):\n    d = {1: x}\n    e = d\n    e |= {1: 2.0 * x}\n    return d[1]",
             r"changes `e` at",
         ),

@@ -225,7 +225,7 @@ PPG and TRPO run as threads, in `tests/test_on_policy.py`, and DQN in `compiler/
 Below are SingleLearnerFine in chunks, and IMPALA with a lag and images.
 """
 IN_PROCESS = {
-    ("mappo", "Environments", "graph:simple_tag_v3", 2): {},
+    ("mappo", "Environments", "graph:simple_tag_v3", 2): {"num_steps": 4, "update_epochs": 1},
     ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
     ("qr_dqn", "MultipleLearners", "CartPole-v1", 2): {"updates": 2},

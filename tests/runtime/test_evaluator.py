@@ -13,7 +13,8 @@ from mindspore_rl import train
 from mindspore_rl.runtime.best_checkpoint import chosen
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.evaluator import FOLDER, Evaluation, Evaluator
-from mindspore_rl.runtime.coordinator.metrics import EVALUATIONS_FILE, Metrics, read_lines
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, read_lines
 from mindspore_rl.trained.curves import curve
 from tests.runtime.test_coordinator import make_plan, run, run_dir  # noqa: F401  (a fixture)
 from tests.runtime.test_metrics import scalars

@@ -10,7 +10,8 @@ from mindspore_rl import train
 from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.environments.sync_vector import MOST_NUMBERS, numbers_of
 from mindspore_rl.runtime.coordinator.messages import check
-from mindspore_rl.runtime.coordinator.metrics import Metrics, read_lines
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.metrics_file import read_lines
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 from tests.runtime.test_metrics import scalars
 from tests.tiers import quick

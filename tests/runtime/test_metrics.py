@@ -12,7 +12,8 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from mindspore_rl.errors import JobFailure, MsrlError, StorageError
 from mindspore_rl.runtime.coordinator import metrics as metrics_module
-from mindspore_rl.runtime.coordinator.metrics import Metrics, read_lines
+from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.metrics_file import read_lines
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 

@@ -2,14 +2,13 @@
 
 import contextlib
 import fcntl
-import itertools
 import json
 import math
 import os
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -20,19 +19,21 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams, scalar
 
-from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.runtime.coordinator.evaluator import Evaluation
+from mindspore_rl.runtime.coordinator.metrics_file import (
+    EVALUATIONS_FILE,
+    METRICS_FILE,
+    forget_after,
+    forget_evaluations,
+)
 from mindspore_rl.runtime.coordinator.wandb import Tracked
 
-METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
 RETURN = "episode/mean_return"
 INFO = "info/"
 """Beginning of the names of metrics from the environments' `info`."""
 WHOLE_LINES = 100_000
 """Lines of a file that cover one iteration each; each later line covers one second."""
-LONGEST_LINE = 1 << 20
-"""Bytes; a run writes no longer line."""
 _MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
@@ -85,8 +86,8 @@ class Metrics:
         self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._lines = _forget_after(self._path, start_steps)
-            _forget_evaluations(run_dir / EVALUATIONS_FILE, start_steps)
+            self._lines = forget_after(self._path, start_steps)
+            forget_evaluations(run_dir / EVALUATIONS_FILE, start_steps)
             # Whole lines are written, once a second: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
             with contextlib.suppress(OSError):  # a file system without locks
@@ -312,108 +313,6 @@ class Metrics:
         if now <= since or done <= steps:
             return None
         return round((self._total_steps - env_steps) * (now - since) / (done - steps))
-
-
-def is_written(path: Path) -> bool:
-    """Returns whether a process has a `metrics.jsonl` open to write: its run goes on."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass  # there is no such file, or the file system has no locks
-    return False
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Reads a run's `metrics.jsonl`, one line at a time; skips a last line that is incomplete.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        MsrlError: the file cannot be read, or has an invalid line.
-    """
-    for line, _ in read_lines_from(path, 0):
-        yield line
-
-
-def read_lines_from(path: Path, start: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Reads lines from a place on, like `read_lines`; yields each with the place of its end.
-
-    Args:
-        path: of the file.
-        start: byte of the file at which a line begins.
-    """
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            for number in itertools.count(1):
-                text = file.readline(LONGEST_LINE)
-                if len(text) < LONGEST_LINE and not text.endswith(b"\n"):
-                    return
-                try:
-                    line = _read_line(text)
-                except (ValueError, RecursionError) as error:
-                    place = f"line {number}" + (f" after byte {start}" if start else "")
-                    raise MsrlError(
-                        f"{path}: {place} is none that a run writes ({error}); expected an "
-                        "object of numbers: remove the line"
-                    ) from error
-                yield line, file.tell()
-    except OSError as error:
-        raise MsrlError(f"{path} cannot be read: {error}") from error
-
-
-def _read_line(text: bytes) -> dict[str, Any]:
-    """Parses one line. Raises: ValueError, RecursionError: it is invalid."""
-    line = json.loads(text)
-    if not isinstance(line, dict) or not isinstance(line.get("values"), dict):
-        raise ValueError("it has no `values`")
-    for name in ("iteration", "env_steps", "wall_s"):
-        if line.get(name) is None:
-            raise ValueError(f"it has no {name}")
-    for name, value in [*{**line, "values": None}.items(), *line["values"].items()]:
-        if not _is_number(value):
-            raise ValueError(f"{name} is no number")
-    return line
-
-
-def _is_number(value: object) -> bool:
-    """Returns whether a value is a finite number or null."""
-    if isinstance(value, bool) or not isinstance(value, int | float | type(None)):
-        return False
-    try:
-        return value is None or math.isfinite(value)
-    except OverflowError:  # an integer of 400 digits
-        return False
-
-
-def _forget_after(path: Path, env_steps: int) -> int:
-    """Cuts off lines after `env_steps`, which a resumed run repeats, and invalid lines.
-
-    Returns: the number of lines left.
-    """
-    if not path.exists():
-        return 0
-    kept = lines = 0
-    with path.open("r+b") as file:
-        while (text := file.readline(LONGEST_LINE)).endswith(b"\n"):
-            with contextlib.suppress(ValueError, RecursionError):
-                if _read_line(text)["env_steps"] <= env_steps:
-                    kept, lines = kept + len(text), lines + 1
-                    continue
-            break
-        file.truncate(kept)
-    return lines
-
-
-def _forget_evaluations(path: Path, env_steps: int) -> None:
-    """Removes the lines of evaluations after `env_steps`, which are in no order."""
-    if path.exists():
-        kept = [line for line in read_lines(path) if line["env_steps"] <= env_steps]
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in kept), encoding="utf-8")
 
 
 def _start_events(folder: Path, start_steps: int) -> EventsWriter:

@@ -7,7 +7,7 @@ from pathlib import Path
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.coordinator.metrics import METRICS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE, read_lines
 
 
 def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
