@@ -226,6 +226,7 @@ ENDS = (
             code=2,
             said=("iteration 0", "nan", LAST_GOOD),
             reached=0,
+            quick=True,
         ),
     ),
     replace(INTERRUPTED, name="SIGHUP", words=ENDLESS, strike=signal.SIGHUP, quick=False),
