@@ -426,7 +426,7 @@ def _td3() -> Row:
 
 def _dqn() -> Row:
     keys = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
-    keys |= {"n_step": 1}
+    keys |= {"n_step": 1, "double_q": False}  # SB3 and SBX have no double Q-learning
     task = Task("dqn", "CartPole-v1", 8, 10, keys)
     work = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
     ours = task.ours("MultipleLearners")
