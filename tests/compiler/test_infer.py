@@ -241,3 +241,13 @@ def test_findings_are_those_of_another_working_directory(tmp_path, monkeypatch):
     here = analyse(job).program
     monkeypatch.chdir(tmp_path)
     assert analyse(job).program.values == here.values
+
+
+def test_a_program_that_keeps_nothing_in_python_is_evaluated_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    again = []
+    monkeypatch.setattr(
+        infer.WatchfulProbe, "_look_for_changes", lambda probe, before: again.append(before)
+    )
+    analyse_with(tmp_path)
+    assert again == []

@@ -133,6 +133,10 @@ class Probe:
         cells = (self.trainer.actor, self.trainer.learner)
         return [p for cell in cells for p in cell.get_parameters()]
 
+    def _object(self, path: str) -> Any:
+        """Returns a method, function or network of the program, by its path in the source."""
+        return eval(path, {**self.names})  # noqa: S307  (a copy: `eval` adds __builtins__)
+
     def evaluate(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation. Returns: its results, one for each target."""
         # As one scope, because a comprehension sees no local names.
@@ -337,7 +341,7 @@ class Probe:
 
     @evaluates("gradient")
     def _gradient(self, op: Op, *args: Any) -> tuple:
-        loss, network = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
+        loss, network = (self._object(path) for path in op.attr["objects"])
         forms = op.attr.get("forms", ())
         terms = leaves(by_place(loss, forms)(*args))
         odd = next((term for term in terms if term.shape != terms[0].shape), None)
@@ -356,7 +360,7 @@ class Probe:
 
     @evaluates("update")
     def _update(self, op: Op, *args: Any) -> tuple:
-        (method,) = (eval(path, self.names) for path in op.attr["objects"])  # noqa: S307
+        (method,) = (self._object(path) for path in op.attr["objects"])
         with mindspore_device.without_jit():
             method(*args)
         return ()
