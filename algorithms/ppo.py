@@ -99,6 +99,7 @@ class Transition(NamedTuple):
     truncated: Any
     final_obs: Any
     income: tuple  # discounted rewards of the episode before the step; () if rewards are not scaled
+    value: tuple  # with a shared torso the value of obs, reward units; () otherwise
     state: tuple  # the recurrent layer's state before the step; () without one
 
 
@@ -121,6 +122,7 @@ class ActorCritic(nn.Cell):
         self.torso, self.policy, self.critic = actor_critic(
             torso, spec, hidden, outputs, seed, config.share_torso, self.core.size
         )
+        self.shares_torso = not isinstance(self.torso, nn.Identity)
         if not self.discrete:
             self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
         if self.normalises:
@@ -137,11 +139,15 @@ class ActorCritic(nn.Cell):
             obs = self.obs_statistics.normalise(obs)
         return obs.reshape((-1, *self.obs_shape))
 
+    def value(self, shared):
+        """Returns: values `[n]` of the torso's output `[n, ...]`, reward units."""
+        value = self.critic(shared).reshape(-1)
+        return self.popart.scaled(value) if self.scales_values else value
+
     def values(self, obs, *state):
         """Returns: values `[T, B]` of obs `[T, B, ...]`, reward units."""
         inputs, _ = self.core(self.flat(obs), state)
-        value = self.critic(self.torso(inputs)).reshape(obs.shape[:2])
-        return self.popart.scaled(value) if self.scales_values else value
+        return self.value(self.torso(inputs)).reshape(obs.shape[:2])
 
     def final_values(self, obs, final_obs, *state):
         """Returns: values `[T, B]` of final_obs, which follow obs and its state."""
@@ -149,9 +155,15 @@ class ActorCritic(nn.Cell):
         return self.values(final_obs, *state)
 
     def sample(self, obs, state, noise):
-        """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state."""
+        """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state.
+
+        With a shared torso, which costs the most, the value `[B]` comes before the state.
+        """
         inputs, state = self.core(self.flat(obs), state)
-        head = masked(self.policy(self.torso(inputs)), obs, self.mask_size)
+        shared = self.torso(inputs)
+        head = masked(self.policy(shared), obs, self.mask_size)
+        if self.shares_torso:
+            state = (self.value(shared), *state)
         if self.discrete:
             return categorical_sample_with_log_prob(head, noise) + state
         action = normal_sample(head, self.log_std, noise)
@@ -190,7 +202,7 @@ class PPOActor(Actor):
         self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.size
 
     def act(self, obs, *, state, noise):
-        """Returns: action and log_prob `[B]`, then the new state."""
+        """Returns: action and log_prob `[B]`, the value if it is cheap, then the new state."""
         return self.network.sample(obs, state, noise)
 
     def act_greedily(self, obs, *, state):
@@ -243,7 +255,7 @@ class PPOLearner(Learner):
             reward = self.scale_reward(reward)
 
         # For all steps at once: an operator costs as much for one step as for a rollout.
-        value = self.network.values(batch.obs, *batch.state)
+        value = batch.value[0] if batch.value else self.network.values(batch.obs, *batch.state)
         rollout = batch.obs, batch.final_obs, *batch.state
         if msrl.sum(batch.truncated.astype("float32")) > 0:
             final_value = self.network.final_values(*rollout)
@@ -312,10 +324,12 @@ class PPOTrainer(Trainer):
         gamma = self.config.gamma
         # The discounted sum of each episode so far; its deviation scales rewards.
         income = (ops.zeros((obs.shape[0],)),) if self.config.normalise_reward else ()
+        values = int(self.actor.network.shares_torso)
+        others = (ops.zeros((obs.shape[0],)), *state) if values else state
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 before = state
-                action, log_prob, *state = msrl.agent_act(obs, state=state)
+                action, log_prob, *others = msrl.agent_act(obs, state=state)
                 next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 msrl.replay_insert(
                     Transition(
@@ -327,11 +341,12 @@ class PPOTrainer(Trainer):
                         truncated=truncated,
                         final_obs=final_obs,
                         income=income,
+                        value=tuple(part for part in others[:values]),
                         state=before,
                     )
                 )
                 obs, ended = next_obs, ops.logical_or(terminated, truncated)
-                state = tuple(restarted(part, ended) for part in state)
+                state = tuple(restarted(part, ended) for part in others[values:])
                 income = tuple(ops.where(ended, 0.0, reward + gamma * part) for part in income)
             batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

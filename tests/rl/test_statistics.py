@@ -52,7 +52,7 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
     # Every step is an episode: the advantage is the reward minus the value of few digits.
     reward, action = Tensor(samples[..., 2]), Tensor(np.zeros(shape, np.int32))
     batch = sys.modules[cls.__module__].Transition(
-        obs, action, zeros, reward, no.logical_not(), no, obs, income=(), state=()
+        obs, action, zeros, reward, no.logical_not(), no, obs, income=(), value=(), state=()
     )
     found = trainer.learner.learn(reference, batch)
     reference.environment.close()
