@@ -115,6 +115,7 @@ def test_example_environment_compiles_into_the_loop(capsys):
     "name",
     [
         *("corridor.py:Corridor", "corridor.py:GraphCorridor", "corridor.py:NativeCorridor"),
+        "shop.py:Shop",
         *("thermostat.py:Thermostat", "thermostat.py:make_thermostat"),
         pytest.param("pong.py:make_pong", marks=pytest.mark.slow),
     ],
