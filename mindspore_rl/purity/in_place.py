@@ -9,6 +9,7 @@ import ast
 import functools
 import inspect
 import linecache
+import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,12 +53,19 @@ def watch_changes(outermost: FrameType) -> Iterator[tuple[list[str], list[str]]]
             for text, line, value in _changed(frame):
                 if _held(value, text, frame, outermost):
                     changes.append(_at(text, line, frame))
-            for text, line in _slices(frame.f_code):
-                if isinstance(_value(text, frame), Parameter):
-                    slices.append(_at(text, line, frame))
 
-    with profiled(note):
-        yield changes, slices
+    def read(self: Parameter, index: Any) -> Any:
+        frame = sys._getframe(1)
+        if isinstance(index, (slice, tuple)) and is_users(frame.f_globals.get("__name__", "")):
+            slices.append(_at(self.name, frame.f_lineno, frame))
+        return Tensor.__getitem__(self, index)
+
+    Parameter.__getitem__ = read  # also one without a name, nets[0].weight[:, :2]
+    try:
+        with profiled(note):
+            yield changes, slices
+    finally:
+        del Parameter.__getitem__
 
 
 def copies(inputs: dict[str, Any]) -> dict[str, list[np.ndarray]]:
@@ -110,22 +118,6 @@ def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
             line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
             found.setdefault((ast.unparse(target), grows), line)
     return tuple((text, line, grows) for (text, grows), line in found.items())
-
-
-@functools.cache
-def _slices(code: CodeType) -> tuple[tuple[str, int], ...]:
-    """Finds what a function's own statements index by a slice or by several indices.
-
-    Returns: the text of each, such as `self.weight`, and its line.
-    """
-    found: dict[str, int] = {}
-    for node in _nodes(code):
-        if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
-            continue
-        if isinstance(node.slice, (ast.Slice, ast.Tuple)) and _is_path(node.value):
-            line = code.co_firstlineno + node.lineno - 1
-            found.setdefault(ast.unparse(node.value), line)
-    return tuple(found.items())
 
 
 def _nodes(code: CodeType) -> Iterator[ast.AST]:

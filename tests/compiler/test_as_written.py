@@ -124,6 +124,7 @@ def test_a_list_of_steps_is_told_to_be_the_replay(tmp_path):
 READ = {
     "append": "xs = []\nfor x in (reward, target):\n    xs.append(x)\ntarget = xs[1]",
     "append by index": "xs = []\nfor i in range(2):\n    xs.append(reward * i)\ntarget = xs[1]",
+    "insert": "xs = [reward]\nxs.insert(0, target)\ntarget = xs[0] - 2.0 * xs[1]",
     "extend": "xs = [reward]\nxs.extend((target, reward))\ntarget = xs[2]",
     "entry": "d = {}\nd['a'] = reward\nd['a'] *= 2.0\ntarget = d['a']",
     "entry of a list": "xs = [0.0] * 2\nxs[1] = reward\ntarget = xs[-1]",

@@ -503,3 +503,22 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
     cells = "self.learner.olds = [Net(config, spec)]"
     changed = [(made, f"{made}\n        {kept}\n        {cells}")]
     analyse_with(tmp_path, "GPUOnly", 1, remove=changed)
+
+
+@pytest.mark.parametrize(
+    ("learn", "hint"),
+    [
+        (
+            "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\nm = m['a']",
+            "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m = {'a': 0.0}",
+        ),
+        (
+            "s = reward.sum()\nif msrl.mean(reward) > 0:\n"
+            "    s = self.net.policy.layers.cell_list[0].bias\ntarget = reward + s.sum()",
+            "it is a Parameter in one of them, .*: write 1.0 \\* parameter",
+        ),
+    ],
+)
+def test_what_to_write_instead_is_told(learn, hint, tmp_path):
+    with pytest.raises(ProgramError, match=hint):
+        build_with(tmp_path, learn=learn)

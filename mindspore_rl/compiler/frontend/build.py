@@ -36,6 +36,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Scope,
     Static,
     Struct,
+    is_array,
     open_frame,
     variables,
 )
@@ -109,6 +110,11 @@ def _alike(one: Struct, other: Struct) -> str:
         return (
             f"only one branch has {keys}: a dictionary under a condition that is known only at "
             "run time has the same\n  keys in both, with a number such as 0.0 where there is none"
+        )
+    if any(isinstance(part, Static) and is_array(part.value) for part in (one, other)):
+        return (
+            "it is a Parameter in one of them, which sees later updates: write 1.0 * "
+            "parameter there for its value,\n  or choose with ops.where(condition, a, b)"
         )
     return (
         "under a condition that is known only at run time, assign arrays "

@@ -17,7 +17,7 @@ from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct
 
-METHODS = {"append": 1, "extend": 1, "update": 1}
+METHODS = ("append", "extend", "insert", "update")
 COPIES = ("range", "tuple", "list", "sorted", "len")
 """Functions whose result does not follow later changes of their argument."""
 
@@ -78,6 +78,8 @@ class _Rewriter(ast.NodeTransformer):
             given = [ast.Dict(names, [k.value for k in call.keywords])]
         elif call.keywords:
             return node
+        if method == "insert":  # at the front alone
+            given = given[1:] if [ast.unparse(one) for one in given[:1]] == ["0"] else []
         return node if len(given) != 1 else _assignment(node, method, base.id, given, key)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
@@ -272,6 +274,8 @@ class Changes:
         if (kind == "update") != isinstance(struct, Entries):
             what = "dictionary" if isinstance(struct, Entries) else "list"
             self.draft.fail(node, f"`{kind}` of a {what}", "")
+        if kind == "insert":
+            return Listed.of([self.reader.expression(node.given[0]), *struct], struct)
         if kind == "append":
             return Listed.of([*struct, self.reader.expression(node.given[0])], struct)
         if kind == "extend":
@@ -302,6 +306,7 @@ def _instead(node: Any, struct: Any) -> str:
     if kind == "entry":
         return "make a new list of all its parts"
     new = {"append": f"[*{name}, {given[0]}]", "extend": f"[*{name}, *{given[0]}]"}
+    new["insert"] = f"[{given[0]}, *{name}]"
     return f"make a new value: {name} = {new.get(kind, f'{{**{name}, **{given[0]}}}')}"
 
 

@@ -166,10 +166,16 @@ class Loops:
             if isinstance(after, Broken):
                 continue
             if isinstance(struct, (Listed, Entries)) and _grown(struct, after):
-                kind = "list" if isinstance(struct, Listed) else "dictionary"
+                if isinstance(struct, Entries):
+                    more = ", ".join(f"{key!r}: 0.0" for key in after if key not in struct)
+                    self.frame.fail(
+                        node,
+                        f"`{name}`, a dictionary that grows in a loop,",
+                        f"give it all its keys before the loop: {name} = {{{more}}}",
+                    )
                 self.frame.fail(
                     node,
-                    f"`{name}`, a {kind} that grows from turn to turn,",
+                    f"`{name}`, a list that grows from turn to turn,",
                     f"append numbers to it, `{name}.append(...)`, in a loop inside an iteration; "
                     f"over all iterations\n  add up: `{name} = 0.0` before the loop and "
                     f"`{name} = {name} + ...` in it",

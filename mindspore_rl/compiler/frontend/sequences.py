@@ -12,6 +12,8 @@ from mindspore_rl.compiler.ir.operations import LOOPS
 
 ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
 KNOWN_TYPES = (tuple, list, range, dict)
+DRAWS = ("replay_sample", "minibatches", "uniform", "dataset_windows", "dataset_transitions")
+"""Calls with random numbers, which a loop that is unrolled cannot have."""
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
     "d.items() of\n  such; unpack first what a function returns: a, b = ..."
@@ -271,7 +273,10 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
                     continue
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
-            if changes or any(_needs(node, index, made, frame) for node in nodes):
+            calls = (node for node in nodes if isinstance(node, ast.Call))
+            if (changes and not any(frame.msrl_call(call) in DRAWS for call in calls)) or any(
+                _needs(node, index, made, frame) for node in nodes
+            ):
                 loop.by_index = True  # type: ignore[attr-defined]
 
 

@@ -5,6 +5,7 @@ back to a mark that the policy may cut; there the value becomes a message. This 
 projection: each fragment's demand is followed backwards through reaching definitions.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions
@@ -207,6 +208,8 @@ class _Demand:
         ]
         marks = " or ".join(f'"{c.mark}"' for c in cuts) or "(this policy permits none here)"
         name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
+        if variable not in (PARAMETERS, *re.findall(r"\w+", f"{op.where} {use.where}")):
+            name = "a value without a name"  # of one, ours says nothing
         raise PolicyError(
             f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
             f"cross unmarked from\n  {op.where}\nto\n  {use.where}\n"
