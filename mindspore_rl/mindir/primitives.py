@@ -126,7 +126,7 @@ _ELEMENTWISE = {
     "Atan2": "atan2f({0}, {1})",
     "Sinh": "sinhf({0})",
     "Cosh": "coshf({0})",
-    "Tanh": "tanhf({0})",
+    "Tanh": "tanh_fraction({0})",
     "Asinh": "asinhf({0})",
     "Acosh": "acoshf({0})",
     "Atanh": "atanhf({0})",

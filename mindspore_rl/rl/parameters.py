@@ -21,11 +21,7 @@ def find_cells(cell: nn.Cell, prefix: str = "") -> None:
         cell: a cell, which may have cells that keep others so.
         prefix: of the names of its parameters.
     """
-    if type(cell).__module__.partition(".")[0] == "mindspore":
-        own: dict[str, Any] = {}
-    else:
-        own = {k: v for k, v in vars(cell).items() if k not in _OF_EVERY_CELL}
-    for name, value in own.items():
+    for name, value in _own_attributes(cell).items():
         _find_in(cell, name, value, prefix)
     for name, part in list(cell._cells.items()):
         if part is not None:
@@ -49,13 +45,13 @@ def find_parameters(*owners: nn.Cell) -> None:
     """
     known = {id(parameter) for owner in owners for parameter in owner.get_parameters()}
     for owner in owners:
-        own = {k: v for k, v in vars(owner).items() if k not in _OF_EVERY_CELL}
-        for name, value in own.items():
-            for path, part in _within(value, name):
-                if isinstance(part, Parameter) and id(part) not in known:
-                    known.add(id(part))
-                    part.name = path
-                    owner._params[path] = part
+        for prefix, cell in list(owner.cells_and_names()):
+            for name, value in _own_attributes(cell).items():
+                for path, part in _within(value, name):
+                    if isinstance(part, Parameter) and id(part) not in known:
+                        known.add(id(part))
+                        part.name = f"{prefix}.{path}" if prefix else path
+                        cell._params[path] = part
 
 
 def give_own_memory(*owners: nn.Cell) -> None:
@@ -69,6 +65,13 @@ def give_own_memory(*owners: nn.Cell) -> None:
         address = parameter.asnumpy().ctypes.data
         if parameter.nbytes and known.setdefault(address, parameter) is not parameter:
             parameter.set_data(parameter.copy())
+
+
+def _own_attributes(cell: nn.Cell) -> dict[str, Any]:
+    """Returns the attributes that a cell's class sets, without those of MindSpore's own cells."""
+    if type(cell).__module__.partition(".")[0] == "mindspore":
+        return {}
+    return {k: v for k, v in vars(cell).items() if k not in _OF_EVERY_CELL}
 
 
 def _find_in(owner: nn.Cell, name: str, value: Any, prefix: str) -> None:

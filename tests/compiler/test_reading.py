@@ -79,6 +79,21 @@ def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
     assert str(caught.value).count("expected its operators on tensors") == 1
 
 
+def test_a_parameter_of_another_object_is_assigned_by_an_operator(tmp_path):
+    """MindSpore compiles the assignment to a call of Python, which no cell can have."""
+    step = "    def move(self, by):\n        self.net.critic.offset += by\n\n    def learn(self"
+    made = "self.actor, self.learner = Act(net), Learn(net, config)"
+    changed = [
+        ("    def learn(self", step),
+        (made, f"net.critic.offset = Parameter(ops.zeros((1,)), name='offset')\n        {made}"),
+        ("from mindspore import nn", "from mindspore import Parameter, nn"),
+    ]
+    line = "msrl.update(self.move, msrl.mean(reward))"
+    with pytest.raises(ProgramError, match="update#1 calls Python .*ops.assign_add") as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, remove=changed, learn=line)
+    assert str(caught.value).split("\n")[0].endswith(line)
+
+
 @pytest.mark.parametrize(
     ("line", "drawn"),
     [

@@ -4,7 +4,6 @@ All operations of a program are compiled together, once, by MindSpore's front en
 proves what a trial on data can only make likely.
 """
 
-import contextlib
 import linecache
 import os
 import re
@@ -107,10 +106,10 @@ class Reading:
             )
 
     def _readable(self, chosen: list[Evaluated]) -> list[Evaluated]:
-        """Returns the operations whose graphs can be read; graphs that call Python cannot.
+        """Returns the operations whose graphs can be read.
 
         Raises:
-            ProgramError: operations cannot be compiled; it names all of them.
+            ProgramError: operations cannot be compiled, or updates call Python; it names all.
         """
         found, problems = [], dict[str, Exception]()
         for one in chosen:
@@ -119,9 +118,12 @@ class Reading:
             except Exception as error:  # noqa: BLE001  (raised below)
                 problems[_not_compiled(one[0], str(error))] = error
                 continue
-            with contextlib.suppress(RuntimeError):
+            try:
                 graph()
                 found.append(one)
+            except RuntimeError as error:
+                if one[0].kind == "update" and "PyExecute" in str(error):
+                    problems[_calls_python(one[0])] = error
         if problems and self._must_compile:
             raise ProgramError("\n".join([*problems, EXPECTED])) from [*problems.values()][0]
         return found
@@ -232,10 +234,19 @@ def _not_compiled(op: Op, message: str) -> str:
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
+    itself = "not callable" in text and re.search(r"\bself\(", inside)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
+        + ("\n  write self.construct(...) in place of self(...)" if itself else "")
+    )
+
+
+def _calls_python(op: Op) -> str:
+    return (
+        f"{op.where}\n  {op.name} calls Python in its compiled graph: an assignment to a Parameter "
+        "of another object, self.actor.p += x, is ops.assign_add(self.actor.p, x)"
     )
 
 
