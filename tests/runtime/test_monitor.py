@@ -330,6 +330,14 @@ def test_a_death_waits_for_words_that_explain_it():
     assert "signal 6" in str(job.monitor.explain(found, Stamp(4, 0, job.now), aborted))
 
 
+def test_the_first_death_is_that_of_the_process_that_ended_first():
+    """Hydra may kill the others within 1 ms, and their links may be read first."""
+    job = Job().running()
+    job.on(Closed(2), Closed(1))
+    job.tick(0.0, ended=(1, 2))
+    assert job.tick(LAST_WORDS_S + 0.01, ended=(1, 2)) == [Examine("death", 1)]
+
+
 GONE = "[mpiexec@here] control_cb (mpiexec/pmiserv_cb.c:280): assert (!closed) failed"
 
 

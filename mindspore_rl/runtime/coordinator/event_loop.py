@@ -1,6 +1,8 @@
 """Event loop of the coordinator: feeds the state machine and carries out its orders."""
 
 import contextlib
+import os
+import select
 import selectors
 import socket
 import time
@@ -97,6 +99,8 @@ class Watch:
         self._stages = Stages(plan).words
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
+        # It returns processes in the order in which they ended; links may close in another one.
+        self._ended, self._ranks = select.epoll(), dict[int, int]()
 
     def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
         """Accepts ranks from now on, and watches the processes that start them."""
@@ -111,6 +115,9 @@ class Watch:
     def close(self) -> None:
         """Closes all connections."""
         self._selector.close()
+        self._ended.close()
+        for process in self._ranks:
+            os.close(process)
         for peer in self._peers:
             peer.link.close()
 
@@ -166,7 +173,15 @@ class Watch:
             return Tick(stamps)
         living = frozenset(processes.living_ranks()) if self.monitor.silent else None
         scheduler = processes.scheduler.poll() if processes.scheduler is not None else None
-        return Tick(stamps, processes.mpiexec.poll(), scheduler, living)
+        ended = tuple(self._ranks[process] for process, _ in self._ended.poll(0))
+        return Tick(stamps, processes.mpiexec.poll(), scheduler, living, ended)
+
+    def _follow(self, rank: int, pid: int) -> None:
+        """Notices from now on when a rank of this machine ends."""
+        with contextlib.suppress(OSError):  # it has ended, or the kernel permits it not
+            process = os.pidfd_open(pid)
+            self._ranks[process] = rank
+            self._ended.register(process, select.EPOLLIN)
 
     def _read(self, peer: Peer, now: float) -> None:
         while (message := self._next(peer, now)) is not None:
@@ -199,6 +214,8 @@ class Watch:
     def _hear(self, peer: Peer, message: dict[str, Any], now: float) -> None:
         if message["kind"] == "hello":
             peer.rank = message["rank"]
+            if self._processes is not None and self.plan.same_host(message["rank"], 0):
+                self._follow(message["rank"], message["pid"])
         assert peer.rank is not None
         if message["kind"] == "stamp":
             stamp = (message[key] for key in ("iteration", "stage", "age_s"))

@@ -75,12 +75,14 @@ class Tick:
         mpiexec: the exit status of mpiexec, once it has ended.
         scheduler: the exit status of MindSpore's scheduler, once it has ended.
         living: ranks with a process on this machine; None if not looked up (see `silent`).
+        ended: ranks of this machine whose processes have ended, in this order.
     """
 
     stamps: dict[int, Stamp]
     mpiexec: int | None = None
     scheduler: int | None = None
     living: frozenset[int] | None = None
+    ended: tuple[int, ...] = ()
 
 
 Event = Heard | Closed | Interrupted | Logged | Evaluated | Enough | Tick

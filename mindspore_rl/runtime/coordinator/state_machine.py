@@ -201,7 +201,7 @@ class Monitor:
                 return []
             silent = [rank for rank in self._died if rank not in self._causes]
             if found[1]["echo"] and silent:
-                return [Examine("death", silent[0], lost=self._gone[silent[0]])]
+                return [self._death(silent, tick)]
             return [Fail(self._told(*found))]
         if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
             return [*self._line(self._joined.rest()), Finish()]
@@ -335,7 +335,7 @@ class Monitor:
             if now - self._ended_s < LAST_WORDS_S:
                 return []
             if self._died and not (tick.mpiexec or 0) < 0:
-                return [Examine("death", self._died[0], lost=self._gone[self._died[0]])]
+                return [self._death(self._died, tick)]
             return [Examine("mpiexec")]
         if tick.scheduler is not None and set(self.plan.group_ranks) - set(self._finished):
             return [Examine("scheduler")]
@@ -350,6 +350,11 @@ class Monitor:
         elif now - self._missed_s > (GONE_S if self._all_launched else LAUNCH_S):
             return [Examine("death", min(missing))]
         return []
+
+    def _death(self, ranks: list[int], tick: Tick) -> Examine:
+        """Examines the first of some ranks that died: Hydra may kill the others within 1 ms."""
+        first = next((rank for rank in tick.ended if rank in ranks), ranks[0])
+        return Examine("death", first, lost=self._gone[first])
 
     def explain(self, found: Examine, stamp: Stamp | None, remains: Remains) -> JobFailure:
         """Returns the failure that the evidence explains.
