@@ -161,9 +161,21 @@ def straight_through(logits: Tensor) -> Tensor:
     Returns:
         action: [..., n] float32, 1 at the largest entry and 0 elsewhere.
     """
-    soft = ops.softmax(logits, -1)
-    hard = ops.one_hot(logits.argmax(-1), logits.shape[-1])
-    return ops.stop_gradient(hard - soft) + soft
+    return one_hot_of_probs(logits.argmax(-1), ops.softmax(logits, -1))
+
+
+def one_hot_of_probs(index: Tensor, probs: Tensor) -> Tensor:
+    """Returns one-hots with the gradient of the probabilities, "straight through".
+
+    Args:
+        index: [...] int32, of the class that each has.
+        probs: [..., n] float32, through which the gradient flows.
+
+    Returns:
+        hot: [..., n] float32, 1 at the index and 0 elsewhere.
+    """
+    hard = ops.one_hot(index, probs.shape[-1]).astype(probs.dtype)
+    return ops.stop_gradient(hard - probs) + probs
 
 
 def standard_normal(noise: Tensor) -> Tensor:

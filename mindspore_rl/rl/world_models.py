@@ -6,6 +6,7 @@ from mindspore_rl.rl.action_distributions import (
     categorical_sample,
     inverse_cdf,
     minus_log,
+    one_hot_of_probs,
     softplus,
 )
 from mindspore_rl.rl.distributional import categorical_loss, two_hot
@@ -72,9 +73,7 @@ def latent_sample(log_probs: Tensor, noise: Tensor) -> Tensor:
     """
     probs = ops.exp(log_probs)
     drawn = inverse_cdf(ops.stop_gradient(probs), noise.expand_dims(-1))
-    hard = ops.one_hot(drawn, probs.shape[-1]).astype(float32)
-    latent = ops.stop_gradient(hard - probs) + probs
-    return latent.reshape((log_probs.shape[0], -1))
+    return one_hot_of_probs(drawn, probs).reshape((log_probs.shape[0], -1))
 
 
 def latent_mode(log_probs: Tensor) -> Tensor:
