@@ -49,8 +49,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
         frame = self.reader.frame
-        own = frame.gets_msrl(call) or self.reader.functions.inner(call.func) is not None
-        if own or frame.msrl_call(call) is not None:
+        if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
         made = (reader.record, reader.field_by_name, reader.sequences.made)
