@@ -361,6 +361,13 @@ REFUSED = {
         "for i in",
         "`d`, a dictionary that grows in a loop that reads it",
     ),
+    "pop": ("xs = [reward]\ntarget = xs.pop()", "xs.pop", "`pop` of a list"),
+    "a key by the index of a loop that draws": (
+        "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
+        "        d[f'o{k}'] = msrl.mean(o)",
+        "f'o{k}'",
+        "a value that is only known at run time",
+    ),
     "None in a branch": (
         "x = None\nif msrl.mean(reward) > 0:\n    x = reward\ntarget = x",
         "if msrl",

@@ -77,6 +77,10 @@ def test_glue_that_does_not_compile(tmp_path):
             "for p in self.net.get_parameters():\n            ops.assign(p, 0.5 * p)",
             "call get_parameters in __init__: self.own = tuple(...)",
         ),
+        (
+            "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",
+            "write ops.assign(parameter, value)",
+        ),
     ],
 )
 def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_path):
@@ -86,6 +90,11 @@ def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_
     with pytest.raises(ProgramError) as caught:
         analyse_with(tmp_path, "GPUOnly", 1, [(learn, again)], learn="msrl.update(self.again)")
     assert told in str(caught.value)
+
+
+def test_a_maximum_with_its_places_is_told(tmp_path):
+    with pytest.raises(ProgramError, match=r"write x.amax\(axis\)"):
+        analyse_with(tmp_path, "GPUOnly", 1, learn="target = target + obs.max(-1)")
 
 
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):

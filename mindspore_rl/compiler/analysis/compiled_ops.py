@@ -241,6 +241,7 @@ def _not_compiled(op: Op, message: str) -> str:
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
         + ("\n  write self.construct(...) in place of self(...)" if itself else "")
+        + ("\n  write ops.assign(parameter, value)" if "set_data" in text else "")
         + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
     )
 
