@@ -564,8 +564,8 @@ class ExpressionReader:
             self.frame.fail(
                 node,
                 f"a {struct.kind.__name__} as an operand",
-                "MindSpore compiles no NamedTuple and no dataclass: pass its fields, or give the "
-                "function msrl too,\n  then it is read as `learn` is",
+                "MindSpore compiles no NamedTuple and no dataclass: pass its fields; a function or "
+                "method of yours\n  that is called by its own name may take it",
             )
         if not isinstance(struct, tuple):
             self._no_operand(struct, node)
