@@ -240,11 +240,14 @@ def _not_compiled(op: Op, message: str) -> str:
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
     itself = "not callable" in text and re.search(r"\bself\(", inside)
+    listed = re.search(r"Cell\.(get_parameters|trainable_params)'", text)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
         + ("\n  write self.construct(...) in place of self(...)" if itself else "")
+        + ("\n  write ops.assign(parameter, value)" if "set_data" in text else "")
+        + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
     )
 
 
