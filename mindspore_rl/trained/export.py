@@ -36,7 +36,7 @@ def export(
     """Exports the policy of a run's checkpoint.
 
     Args:
-        run: a `mindspore_rl.Run`.
+        run: a `mindspore_rl.Run`; the memory of its policy is reset.
         form: one of `FORMS`.
         output: the file; None: `policy.onnx` or `policy.mindir` in the run directory.
         batch: observations in one call of the exported function; None: any number with onnx, 1
@@ -49,14 +49,13 @@ def export(
             greedy action, or cannot be expressed in this format.
     """
     from mindspore_rl.trained.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
-    from mindspore_rl.trained.policy import Policy  # noqa: PLC0415
 
     if form not in FORMS:
         raise ConfigError(f"format is {form!r}, expected one of {', '.join(FORMS)}")
     path = output or run.path / f"policy.{form}"
     if path.suffix != f".{form}":
         raise ConfigError(f"{path} is to be a file of {form}; expected an ending of .{form}")
-    policy = Policy(run.path, run.checkpoint)  # `run.policy` may be within an episode
+    policy = run.policy
     cell = policy.greedy_cell()
     free = batch is None and form == "onnx"
     rows = onnx_file.FREE if free else batch or 1
