@@ -68,7 +68,7 @@ setup(
         "pool": ["envpool>=1"],
         "robotics": ["gymnasium-robotics", "imageio", "mujoco"],
         "plot": ["matplotlib", "tensorboard"],
-        "export": ["onnxruntime"],  # checks the file that MindSpore writes
+        "export": ["onnx", "onnxruntime"],  # name and check what MindSpore writes
         "site": ["mkdocs-material", "mkdocstrings[python]"],
         "sweep": ["optuna>=4"],
         "wandb": ["wandb"],
@@ -95,6 +95,7 @@ setup(
             "mujoco",
             "mpe2",
             "nbclient",
+            "onnx",
             "onnxruntime",
             "opencv-python-headless<4.12",
             "optuna>=4",

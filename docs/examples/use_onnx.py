@@ -3,6 +3,7 @@
 python docs/examples/use_onnx.py policy.onnx
 """
 
+import json
 import sys
 
 import numpy as np
@@ -12,7 +13,8 @@ from shop import Shop
 
 env = Shop()
 session = onnxruntime.InferenceSession(sys.argv[1])
-name = session.get_inputs()[0].name
+for column in json.loads(session.get_modelmeta().custom_metadata_map["obs"]):
+    print(column["path"], "columns", *column["columns"])
 parts = {key: env.observation_space[key] for key in ("asked", "weekday")}
 
 
@@ -20,7 +22,8 @@ def choose(obs):
     """Returns the policy's action: its input is the flattened observation, then the mask."""
     flat = spaces.flatten(spaces.Dict(parts), {key: obs[key] for key in parts})
     row = np.concatenate([flat, obs["action_mask"]]).astype(np.float32)
-    return int(np.ravel(session.run(None, {name: row[None]})[0])[0])
+    (action,) = session.run(["action"], {"obs": row[None]})
+    return int(action[0])
 
 
 total, truncated = 0.0, False

@@ -124,10 +124,9 @@ def export(args: argparse.Namespace) -> int:
     """Runs `msrl export`."""
     run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
     path, compared = exporting.export(run, args.format, args.output, args.batch)
-    print(
-        f"{path}: takes {args.batch} observation{'s' * (args.batch > 1)} at a time, gives the "
-        f"policy's actions on {compared} of them"
-    )
+    batch = args.batch or (1 if args.format == "mindir" else 0)
+    count = f"{batch} observation{'s' * (batch > 1)}" if batch else "any number of observations"
+    print(f"{path}: takes {count} at a time, gives the policy's actions on {compared} of them")
     return 0
 
 

@@ -258,8 +258,7 @@ def _export_arguments(subparsers: Any) -> None:
     exported.add_argument(
         "--batch",
         type=Number(int, Range(1)),
-        default=1,
-        help="observations that the file takes at a time (default: 1)",
+        help="observations that the file takes at a time (default: any number; of mindir 1)",
     )
     add_trust(exported)
     exported.set_defaults(run=commands.export)

@@ -3,6 +3,7 @@
 A layout is data: a run keeps it, and its policy takes what the environment gives.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,6 +67,22 @@ class Layout:
             return f"{'Discrete' if self.kind == 'discrete' else 'MultiDiscrete'}({found})"
         names = {"box": "Box", "image": "image", "multi_binary": "MultiBinary"}
         return f"{names[self.kind]}{self.shape}"
+
+    def columns(self, path: str = "obs", begin: int = 0) -> Iterator[dict[str, Any]]:
+        """Yields the place of each part in a flattened observation, from column `begin` on."""
+        if self.kind in ("dict", "tuple"):
+            for key, part in zip(self.keys or range(len(self.parts)), self.parts, strict=True):
+                for found in part.columns(f"{path}[{key!r}]", begin):
+                    yield found
+                    begin = found["columns"][1]
+        else:
+            found = {"path": path, "kind": self.kind, "shape": self.shape}
+            if self.choices:
+                found |= {"choices": self.choices, "starts": self.starts}
+            if self.kind != "image":
+                end = begin + (sum(self.choices) or math.prod(self.shape))
+                found["columns"] = [begin, end]
+            yield found
 
     def flat(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Flattens what an environment gives, or a batch `[B, ...]` in each part of it.

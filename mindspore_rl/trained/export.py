@@ -1,7 +1,8 @@
 """`msrl export`: writes a trained policy as a file that needs neither this project nor the loop.
 
 The exported function maps observations `[B, ...]` to the actor's greedy actions, with all that the
-actor does to observations (normalisation too); the file is read again and compared with the policy.
+actor does to observations (normalisation too), and a recurrent state to the next one; the file is
+read again and compared with the policy.
 """
 
 import contextlib
@@ -14,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.errors import ConfigError, MissingPackageError, MsrlError, install
+from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.platform.cache import write_file
+from mindspore_rl.trained import onnx_file
 
 FORMS = ("onnx", "mindir")
 SEED = 0
@@ -23,57 +25,62 @@ SEED = 0
 RANDOM_OBS = 64
 TOLERANCE = 1e-4
 """Tolerance of continuous actions, whose bounds are of the order of 1."""
-Exported = Callable[[np.ndarray], np.ndarray]
+ODDS = 0.1
+"""Probability that an episode ends at a step of the comparison of a recurrent policy."""
+Exported = Callable[..., list[np.ndarray]]
 
 
 def export(
-    run: Any, form: str = "onnx", output: Path | None = None, batch: int = 1
+    run: Any, form: str = "onnx", output: Path | None = None, batch: int | None = None
 ) -> tuple[Path, int]:
     """Exports the policy of a run's checkpoint.
 
     Args:
-        run: a `mindspore_rl.Run`.
+        run: a `mindspore_rl.Run`; the memory of its policy is reset.
         form: one of `FORMS`.
         output: the file; None: `policy.onnx` or `policy.mindir` in the run directory.
-        batch: observations in one call of the exported function.
+        batch: observations in one call of the exported function; None: any number with onnx, 1
+            with mindir.
 
     Returns: the file, and the number of observations at which it was compared with the policy.
 
     Raises:
-        MsrlError: the policy depends on more than the observation, has no greedy action, or cannot
-            be expressed in this format.
+        MsrlError: the policy depends on more than the observation and a recurrent state, has no
+            greedy action, or cannot be expressed in this format.
     """
     from mindspore_rl.trained.evaluate import evaluate  # noqa: PLC0415  (MindSpore)
 
     if form not in FORMS:
         raise ConfigError(f"format is {form!r}, expected one of {', '.join(FORMS)}")
-    policy = run.policy
-    if policy.remembers:
-        raise MsrlError(
-            f"the policy of {run.path} depends on more than the observation (a recurrent state, "
-            "earlier steps), and only a function of it can be exported; use load(...).policy"
-        )
     path = output or run.path / f"policy.{form}"
     if path.suffix != f".{form}":
         raise ConfigError(f"{path} is to be a file of {form}; expected an ending of .{form}")
+    policy = run.policy
+    cell = policy.greedy_cell()
+    free = batch is None and form == "onnx"
+    rows = onnx_file.FREE if free else batch or 1
     played: list[np.ndarray] = []
     evaluate(
         run.path, 1, SEED, sample=False, which=run.checkpoint,
         watch=lambda obs, *_: played.append(obs),
     )  # fmt: skip
     obs = np.concatenate([*played, policy.some_obs(RANDOM_OBS)])
+    state = [np.zeros((rows, *shape), np.float32) for shape in cell.state_shapes]
     with tempfile.TemporaryDirectory() as folder:
-        made = _written(policy.greedy_cell(), obs[:1].repeat(batch, 0), form, Path(folder))
-        whole = len(obs) // batch * batch or batch
-        obs = np.resize(obs, (whole, *obs.shape[1:]))
+        made = _written(cell, [obs[:1].repeat(rows, 0), *state], form, Path(folder))
+        if form == "onnx":
+            onnx_file.finish(made, run.plan, policy.spec, rows if free else 0)
         exported = _read(made, form)
-        found = [exported(obs[i : i + batch]) for i in range(0, whole, batch)]
-        _compare(np.concatenate(found), policy(obs), obs)
+        states = [part[0] for part in state]
+        if free:
+            _check(exported, policy, obs[:2], states, 1)
+            rows = 3 if state else len(obs)
+        _check(exported, policy, obs, states, rows)
         write_file(path, made.read_bytes(), "--output")
     return path, len(obs)
 
 
-def _written(cell: Any, obs: np.ndarray, form: str, folder: Path) -> Path:
+def _written(cell: Any, given: list[np.ndarray], form: str, folder: Path) -> Path:
     import mindspore as ms  # noqa: PLC0415
 
     path, before = folder / f"policy.{form}", ms.get_context("mode")
@@ -81,7 +88,8 @@ def _written(cell: Any, obs: np.ndarray, form: str, folder: Path) -> Path:
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            ms.export(cell, ms.Tensor(obs), file_name=str(path), file_format=form.upper())
+            tensors = map(ms.Tensor, given)
+            ms.export(cell, *tensors, file_name=str(path), file_format=form.upper())
     except Exception as error:  # errors of MindSpore, of any type
         text = str(error).strip().splitlines()
         raise MsrlError(
@@ -98,15 +106,41 @@ def _read(path: Path, form: str) -> Exported:
         import mindspore as ms  # noqa: PLC0415
 
         cell = ms.nn.GraphCell(ms.load(str(path)))
-        return lambda obs: cell(ms.Tensor(obs)).asnumpy()
-    try:
-        import onnxruntime  # noqa: PLC0415  (optional)
-    except ImportError as error:
-        text = f"onnx needs onnxruntime, to look at what was written; {install('export')}"
-        raise MissingPackageError(text, "export") from error
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda obs: np.asarray(session.run(None, {name: obs})[0])
+
+        def call(*given: np.ndarray) -> list[np.ndarray]:
+            found = cell(*map(ms.Tensor, given))
+            return [part.asnumpy() for part in (found if isinstance(found, tuple) else (found,))]
+
+        return call
+    return onnx_file.read(path)
+
+
+def _check(
+    exported: Exported, policy: Any, obs: np.ndarray, states: list[np.ndarray], rows: int
+) -> None:
+    """Plays episodes of random lengths with a file and its policy. Raises: MsrlError: they differ.
+
+    Args:
+        exported: the file's function.
+        policy: compared with it.
+        obs: `[n, ...]`, divided into sequences, one for each row of a call.
+        states: recurrent states at the start of an episode.
+        rows: observations of a call.
+    """
+    steps, rng = -(-len(obs) // rows), np.random.default_rng(SEED)
+    sequences = np.resize(obs, (rows, steps, *obs.shape[1:]))
+    ended = np.ones(rows, bool)
+    state = [np.stack([part] * rows) for part in states]
+    policy.reset()
+    for step in range(steps):
+        now = np.ascontiguousarray(sequences[:, step])
+        for part, first in zip(state, states, strict=True):
+            part[ended] = first
+        action, *found = exported(now, *state)
+        state = [np.array(part) for part in found]
+        _compare(action, policy(now, reward=rng.standard_normal(), ended=ended), now)
+        ended = rng.random(rows) < ODDS
+    policy.reset()
 
 
 def _compare(found: np.ndarray, expected: np.ndarray, obs: np.ndarray) -> None:

@@ -5,7 +5,6 @@ loop knows the arguments of `act`, whatever they are.
 """
 
 import contextlib
-import inspect
 import queue
 import threading
 import weakref
@@ -13,21 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor
 
-from mindspore_rl.api import bound_to_act
 from mindspore_rl.environments.action_mask import checked_mask
 from mindspore_rl.environments.options import MASK
-from mindspore_rl.environments.spaces import Box, Discrete, taken, within
+from mindspore_rl.environments.spaces import taken
 from mindspore_rl.environments.sync_vector import shape_of
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.rl.operators import leaves, put_into, to_array
+from mindspore_rl.rl.operators import leaves, to_array
 from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.evaluate import build_trained
+from mindspore_rl.trained.greedy_cell import GreedyCell
 
 Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Observations `[B, ...]`, rewards `[B]` or `[B, A]`, and which episodes have ended, `[B]` bool."""
@@ -104,33 +102,12 @@ class Policy:
         action = taken(self.spec.action_space, action)
         return action[0] if alone else action
 
-    def greedy_cell(self) -> nn.Cell:
-        """Returns the policy as a cell: observations `[B, ...]` to greedy actions.
-
-        Raises:
-            MsrlError: the actor has no `act_greedily`, or has arguments other than the observation
-                and what is the same for all observations.
-        """
-        actor = self._trained[0].actor
-        if not hasattr(actor, "act_greedily"):
-            raise MsrlError(
-                f"{type(actor).__name__} has no act_greedily, the action that does not depend on "
-                "chance: give it one, see docs/add_an_algorithm.md"
-            )
+    def greedy_cell(self) -> GreedyCell:
+        """Returns the policy as a cell, see `GreedyCell`. Raises: MsrlError."""
         rows = self._trained[0].config.num_envs
         obs, more = self.some_obs(rows), self.some_obs(rows + 1)
-        (args, named), again = self._asked(obs)[0], self._asked(more)[0]
-        (first, *others), (_, *same) = _arrays(args, named), _arrays(*again)
-        if not np.array_equal(first, obs) or not all(map(np.array_equal, others, same)):
-            raise MsrlError(
-                f"{type(actor).__name__}.act is not given the observation as it is and, beside it, "
-                "what is the same for all: do in the actor what the loop does to observations"
-            )
-        tensors = iter(map(Tensor, (first, *others)))
-        args = put_into(args, tensors)
-        named = {name: put_into(value, tensors) for name, value in named.items()}
-        bound = bound_to_act(actor.act_greedily, args, named)
-        return _Greedy(actor, bound, self.spec.action_space)
+        asked, of_more = self._asked(obs), self._asked(more)[0]
+        return GreedyCell(self._trained[0].actor, self.spec, obs, asked, of_more)
 
     def reset(self) -> None:
         """Resets the memory: the next observations are the first ones of new episodes."""
@@ -250,36 +227,6 @@ class Policy:
 
 def _arrays(args: tuple, named: dict[str, Any]) -> list[np.ndarray]:
     return [to_array(leaf) for leaf in leaves((args, *named.values()))]
-
-
-class _Greedy(nn.Cell):
-    """A cell from observations to greedy actions.
-
-    Args:
-        actor: with `act_greedily`.
-        bound: the arguments of `act_greedily`, the observation first.
-        space: of the actions, which are converted as in `spaces.taken`.
-    """
-
-    def __init__(self, actor: Any, bound: inspect.BoundArguments, space: Discrete | Box) -> None:
-        super().__init__(auto_prefix=False)
-        self.actor, self.numbers, self.named = actor, bound.args[1:], bound.kwargs
-        self.box = isinstance(space, Box)
-        if isinstance(space, Box):
-            self.low, self.high = map(Tensor, space.limits)
-            self.whole, self.shape = space.whole, space.shape
-            self.precise, self.kind = self.low.dtype, getattr(ms, space.dtype)
-        self.set_train(False)
-
-    def construct(self, obs: Tensor) -> Tensor:
-        """See `Policy.greedy_cell`."""
-        acted = self.actor.act_greedily(obs, *self.numbers, **self.named)
-        action = acted[0] if isinstance(acted, tuple) else acted
-        if self.box:
-            action = ops.cast(action, self.precise)
-            action = within(action, self.low, self.high, self.whole, ops)
-            action = ops.cast(action.reshape(action.shape[:-1] + self.shape), self.kind)
-        return action
 
 
 class _Still:

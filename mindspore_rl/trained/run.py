@@ -211,19 +211,21 @@ class Run:
         self,
         format: str = "onnx",  # noqa: A002  (the flag's name)
         output: str | Path | None = None,
-        batch: int = 1,
+        batch: int | None = None,
     ) -> Path:
         """Exports the policy of the checkpoint to a file, as `msrl export` does.
 
         Args:
             format: `onnx` or `mindir`.
             output: the file; None: `policy.onnx` or `policy.mindir` in the run directory.
-            batch: observations in one call of the exported function.
+            batch: observations in one call of the exported function; None: any number with onnx, 1
+                with mindir.
 
         Returns: the file, which has been compared with the policy.
 
         Raises:
-            MsrlError: the policy is no function of the observation, or cannot be exported.
+            MsrlError: the policy is no function of the observation and a recurrent state, or
+                cannot be exported.
         """
         return exporting.export(self, format, None if output is None else Path(output), batch)[0]
 
