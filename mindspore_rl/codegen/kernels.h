@@ -685,16 +685,3 @@ static void search(const T *sorted, const T *value, I *y) {
       y[r * M + m] = (I)(v == v ? at - sorted : N);
     }
 }
-
-// ---- optimisers --------------------------------------------------------------------------------
-
-template <bool NESTEROV>
-static inline void adam(float *p, float *m, float *v, float scale, float beta1, float beta2,
-                        float epsilon, float g) {
-  const float a = *m + (g - *m) * (1.0f - beta1);
-  const float b = *v + (g * g - *v) * (1.0f - beta2);
-  *m = a;
-  *v = b;
-  const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g : a;
-  *p -= scale * step / (sqrtf(b) + epsilon);
-}

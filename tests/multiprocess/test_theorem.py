@@ -550,10 +550,10 @@ IMAGES = {
         "torso": torso,
         "hidden": (16,),
         "num_envs": num_envs,
-        "num_steps": 4,
+        "num_steps": num_steps,
         "update_epochs": 2,
     }
-    for torso, num_envs in (("cnn", 6), ("impala", 4))
+    for torso, num_envs, num_steps in (("cnn", 6, 4), ("impala", 4, 16))
 }
 
 
