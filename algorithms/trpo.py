@@ -31,11 +31,12 @@ from mindspore_rl.rl.natural_gradient import (
     conjugate_gradient_start,
     conjugate_gradient_step,
     normal_metric,
+    shaped,
     tangent,
     trust_region_scale,
 )
 from mindspore_rl.rl.networks import MLP, flat_size
-from mindspore_rl.rl.operators import flatten, unflatten
+from mindspore_rl.rl.operators import flatten
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 
@@ -107,7 +108,7 @@ class Policy(nn.Cell):
 
     def metric(self, obs, direction):
         """Returns: M J v for a direction v `[P]` of the parameters, `[n, ...]` as the head is."""
-        rows, direction = self.rows(obs), unflatten(direction, self.shapes)
+        rows, direction = self.rows(obs), shaped(direction, self.shapes)
         if self.discrete:
             return categorical_metric(self.head(obs), tangent(self.body, rows, direction))
         along = tangent(self.body, rows, direction[1:])
@@ -194,7 +195,7 @@ class TRPOLearner(Learner):
 
     def place(self, before, scale, step):
         """Puts the policy at `before + scale * step`."""
-        found = unflatten(before + scale * step, self.policy.shapes)
+        found = shaped(before + scale * step, self.policy.shapes)
         for i in range(len(self.parameters)):
             ops.assign(self.parameters[i], found[i])
 

@@ -1,6 +1,5 @@
 """Operators that generated cells call and that plain Python runs unchanged."""
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,17 +83,6 @@ def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
 def flatten(leaves: tuple) -> Tensor:
     """Concatenates arrays into one flat bucket, so that a collective is one call."""
     return ops.concat(tuple([leaf.reshape(-1) for leaf in leaves]))
-
-
-def unflatten(flat: Tensor, shapes: tuple) -> tuple:
-    """Returns the parts of a flat bucket `[P]`, as arrays of these shapes."""
-    found: tuple = ()
-    start = 0
-    for shape in shapes:
-        size = math.prod(shape)
-        found = (*found, ops.narrow(flat, 0, start, size).reshape(shape))
-        start += size
-    return found
 
 
 def joint(value: Tensor) -> Tensor:

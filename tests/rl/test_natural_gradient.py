@@ -5,7 +5,6 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.rl import natural_gradient as natural
-from mindspore_rl.rl import operators
 from mindspore_rl.rl.networks import MLP
 
 
@@ -90,6 +89,6 @@ def solved(a, b, steps, apart=True):
 
 
 def test_a_flat_vector_is_cut_into_arrays():
-    first, second = operators.unflatten(Tensor(np.arange(7.0, dtype=np.float32)), ((2, 3), (1,)))
+    first, second = natural.shaped(Tensor(np.arange(7.0, dtype=np.float32)), ((2, 3), (1,)))
     np.testing.assert_array_equal(first.asnumpy(), [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(second.asnumpy(), [6])
