@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 from mindspore_rl import load, train
 from mindspore_rl.cli import main as cli
@@ -91,3 +92,22 @@ def test_policies_that_are_no_function_of_the_observation(trained, source, messa
     vars(run)["policy"] = policy
     with pytest.raises(MsrlError, match=message):
         export.export(run)
+
+
+def test_arguments_that_are_the_same_for_all_observations_are_kept(trained, monkeypatch):
+    """As the agents' numbers, which IPPO's act gets; a state would differ."""
+    policy, numbers = load(trained.path).policy, np.arange(3, dtype=np.float32)
+    given = [lambda obs: numbers, lambda obs: obs[:, 0]]
+    for other in given:
+        asked = lambda obs, other=other: [((Tensor(obs), Tensor(other(obs))), {})]  # noqa: E731
+        monkeypatch.setattr(policy, "_asked", asked)
+        monkeypatch.setattr(
+            type(policy._trained[0].actor),
+            "act_greedily",
+            lambda self, obs, numbers: obs[:, :1] * numbers.sum(),
+        )
+        if other is given[0]:
+            assert policy.greedy_cell()(Tensor(policy.some_obs(5))).shape == (5, 1)
+        else:
+            with pytest.raises(MsrlError, match="beside it, what is the same for all"):
+                policy.greedy_cell()

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.effects import WRITES, root_of
 from mindspore_rl.codegen.fusion import Group
 from mindspore_rl.codegen.index_math import (
@@ -11,7 +10,6 @@ from mindspore_rl.codegen.index_math import (
     inner_of,
     is_number,
     loop_type,
-    straight,
     stride_at,
     turns_of,
 )
@@ -79,8 +77,6 @@ class _Body:
         lines = []
         for position in WRITES[node.op]:
             arg, old = node.args[position], args[position]
-            if not straight(node, arg):
-                raise Unsupported(f"{node.op} of a part of an array")
             args[position] = self._made[root_of(arg)] = self._new()
             self.lines.append(f"{C_TYPES[arg.type.dtype]} {args[position]} = {old};")
             lines.append(f"{self._index(node, arg)} = {args[position]};")

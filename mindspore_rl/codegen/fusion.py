@@ -72,6 +72,8 @@ def _grow(
         others = {root_of(arg) for arg in args if not straight(node, arg)}
         targets = set(map(root_of, overwritten(node)))
         if others & (written | targets) or targets & askew:
+            if not members:
+                raise Unsupported(f"{node.op} of a part of an array, or from parts of it")
             continue
         more = set(splits)
         for arg in args:

@@ -76,10 +76,10 @@ def _share(block: Block) -> None:
         if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
             node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
         loop = node.args[0] if node.op in UPDATES else node
-        panels = node.op == "Panels" and node.type.shape[1] % (MAX_PARTS * PANEL) == 0
-        shared = loop is not node or node.op in ELEMENTWISE or node.op == "Turned" or panels
+        shared = node.op in ELEMENTWISE or node.op in (*UPDATES, "Turned", "Panels")
         if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
-            node.attrs["in parts"] = MAX_PARTS
+            panels = node.type.shape[1] // PANEL if node.op == "Panels" else MAX_PARTS
+            node.attrs["in parts"] = max(p for p in range(1, MAX_PARTS + 1) if panels % p == 0)
 
 
 def _batches(nodes: list[Value]) -> list[int]:

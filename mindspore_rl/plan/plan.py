@@ -20,6 +20,8 @@ PLAN_FILE, JOB_FILE = "plan.json", "job.json"
 GRAPH_FILE, OUTCOME_FILE = "graph.svg", "outcome.json"
 STATE = "env_state"
 """Name of the variable that holds an in-graph environment's state."""
+SHUFFLES = "shuffles"
+"""Name of the variables that count the shuffles of minibatches under a condition."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import keyword
 import os
 import re
 import sys
+import sysconfig
 import traceback
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,11 @@ from typing import Any
 
 from mindspore_rl.errors import MsrlError, described
 from mindspore_rl.platform.cache import make_folder, write_file, writing
+
+INSTALLED = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+)
+OWN = Path(__file__).parents[1]
 
 OURS = "mindspore_rl"
 FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
@@ -338,3 +344,26 @@ def _mentioned(code: bytes) -> tuple[list[str], list[tuple[int, str]]]:
             names = [node.module] if node.module else [alias.name for alias in node.names]
             imports += [(node.level, name.partition(".")[0]) for name in names]
     return texts, imports
+
+
+# ---- modules -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def is_foreign(module: str) -> bool:
+    """Returns whether a module is of Python, MindSpore or NumPy, whose values do not change."""
+    root = module.partition(".")[0]
+    return root in ("mindspore", "numpy", "builtins") or root in sys.stdlib_module_names
+
+
+def is_installed(module: str) -> bool:
+    """Returns whether a module belongs to an installed library, which its file identifies."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return is_foreign(module) or (
+        file.startswith(INSTALLED) and not file.startswith(f"{OWN}{os.sep}")
+    )
+
+
+def is_users(module: str) -> bool:
+    """Returns whether a module is the user's: neither a library's nor this project's."""
+    return not is_installed(module) and module.partition(".")[0] != OWN.name

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.purity.reached import is_foreign
+from mindspore_rl.platform.user_modules import is_foreign
 
 RANDOM = "it gives another result each time (random numbers come as the noise of `act`)"
 PROCESS = (

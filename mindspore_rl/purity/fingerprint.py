@@ -23,7 +23,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from mindspore_rl.purity.reached import INSTALLED, OWN, Walk, is_plain, name_of
+from mindspore_rl.platform.user_modules import INSTALLED, OWN
+from mindspore_rl.purity.reached import Walk, is_plain, name_of
 
 DYNAMIC = {
     *("__import__", "_getframe", "eval", "exec", "gc", "importlib", "inspect", "modules"),

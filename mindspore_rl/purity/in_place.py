@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from mindspore_rl.platform.user_modules import is_users
 from mindspore_rl.purity.calls import profiled
-from mindspore_rl.purity.reached import is_users
 from mindspore_rl.rl.operators import leaves, to_array
 
 _METHODS = {"add", "append", "clear", "difference_update", "discard", "extend", "insert"}

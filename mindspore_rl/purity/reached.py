@@ -6,8 +6,6 @@ import functools
 import hashlib
 import os
 import re
-import sys
-import sysconfig
 import types
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,10 +15,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-INSTALLED = tuple(
-    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-)
-OWN = Path(__file__).parents[1]
+from mindspore_rl.platform.user_modules import OWN, is_foreign, is_installed
+
 _NOTHING = (type(None), type(...), type(NotImplemented))
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice, *_NOTHING)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -31,26 +27,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return isinstance(value, _PLAIN)
-
-
-@functools.cache
-def is_foreign(module: str) -> bool:
-    """Returns whether a module is of Python, MindSpore or NumPy, whose values do not change."""
-    root = module.partition(".")[0]
-    return root in ("mindspore", "numpy", "builtins") or root in sys.stdlib_module_names
-
-
-def is_installed(module: str) -> bool:
-    """Returns whether a module belongs to an installed library, which its file identifies."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return is_foreign(module) or (
-        file.startswith(INSTALLED) and not file.startswith(f"{OWN}{os.sep}")
-    )
-
-
-def is_users(module: str) -> bool:
-    """Returns whether a module is the user's: neither a library's nor this project's."""
-    return not is_installed(module) and module.partition(".")[0] != OWN.name
 
 
 class Walk:

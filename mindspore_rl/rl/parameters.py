@@ -7,6 +7,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.platform.user_modules import is_users
+
 _CONTAINERS = (list, tuple, dict)
 _OF_EVERY_CELL = {*vars(nn.Cell()), "_cell_init_args"}
 
@@ -39,19 +41,28 @@ def keep_attribute(owner: nn.Cell, name: str, value: Any) -> None:
 
 
 def find_parameters(*owners: nn.Cell) -> None:
-    """Makes MindSpore find the Parameters that cells keep in lists, tuples and dictionaries.
+    """Makes MindSpore find what it misses: Parameters that cells keep in lists and the like.
 
-    A Parameter of a network is found already. So this comes when all attributes are set.
+    Also those of objects of the user's classes that are no cells, `self.counts.table`, and the
+    cells of such objects. A Parameter of a network is found already. So this comes when all
+    attributes are set.
     """
     known = {id(parameter) for owner in owners for parameter in owner.get_parameters()}
     for owner in owners:
         for prefix, cell in list(owner.cells_and_names()):
             for name, value in _own_attributes(cell).items():
-                for path, part in _within(value, name):
+                for path, part in _within(value, name, set()):
+                    place = f"{prefix}.{path}" if prefix else path
                     if isinstance(part, Parameter) and id(part) not in known:
                         known.add(id(part))
-                        part.name = f"{prefix}.{path}" if prefix else path
+                        part.name = place
                         cell._params[path] = part
+                    elif isinstance(part, nn.Cell):
+                        new = {id(parameter) for parameter in part.get_parameters()} - known
+                        if new and cell._cells.get(path) is not part:
+                            known |= new
+                            part.update_parameters_name(f"{place}.")
+                            cell._cells[path] = part
 
 
 def give_own_memory(*owners: nn.Cell) -> None:
@@ -82,13 +93,31 @@ def _find_in(owner: nn.Cell, name: str, value: Any, prefix: str) -> None:
             owner._cells[path] = part
 
 
-def _within(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields the parts of nested lists, tuples and dictionaries, with their paths."""
-    if not isinstance(value, _CONTAINERS):
-        return
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+def _within(value: Any, path: str, objects: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yields the parts of nested lists, tuples and dictionaries, with their paths.
+
+    Args:
+        value: one of these, or anything else, which has no parts.
+        path: its path.
+        objects: if given, also yields the attributes of objects of the user's classes that are no
+            cells; those in which it has been, which may hold each other.
+    """
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, _CONTAINERS):
+        parts = enumerate(value)
+    elif (
+        objects is not None
+        and id(value) not in objects
+        and not isinstance(value, nn.Cell)
+        and is_users(type(value).__module__)
+    ):
+        objects.add(id(value))
+        parts = getattr(value, "__dict__", {}).items()
+    for key, part in parts:
         yield f"{path}.{key}", part
-        yield from _within(part, f"{path}.{key}")
+        yield from _within(part, f"{path}.{key}", objects)
 
 
 def trainable(networks: Any) -> list[Parameter]:

@@ -24,3 +24,25 @@ def moments(msrl: Any, value: Tensor, keep: int = 0) -> tuple[Tensor, Tensor]:
     apart = value - about
     rest, square = msrl.mean(apart, ops.square(apart), keep=keep)
     return about + rest, ops.relu(square - ops.square(rest))
+
+
+def group_means(msrl: Any, value: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Returns the mean of a value over the environments of each group, the same on all workers.
+
+    Such numbers may be sorted and compared: the fitness of each member of a population, say, whose
+    environments are those with `msrl.env_index() % members == member`.
+
+    Args:
+        msrl: the calls of the training loop.
+        value: `[B, ...]` float32.
+        group: `[B]` int32, the group of each environment, 0 to `groups - 1`.
+        groups: the number of groups, which must not depend on the number of environments.
+
+    Returns:
+        `[groups, ...]` float32; 0 for a group without environments.
+    """
+    own = ops.expand_dims(group, 1) == ops.arange(groups)
+    own = own.reshape(own.shape + (1,) * (value.ndim - 1))
+    weight = own.astype(value.dtype)
+    total, count = msrl.sum(ops.where(own, ops.expand_dims(value, 1), 0.0), weight, keep=value.ndim)
+    return total / ops.maximum(count, 1.0)

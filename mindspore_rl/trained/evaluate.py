@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from mindspore_rl.environments.options import mask_option
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
-from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.plan.plan import SHUFFLES, load_plan
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint, resuming
@@ -172,7 +173,8 @@ def build_trained(
         path = chosen(folder, which)
     arrays, done = checkpoint.load(path, replay=False)
     resuming.check_job(path, done, plan)
-    if new := [name for name, value in plan.carried.items() if not value.split]:
+    whole = [name for name, value in plan.carried.items() if not value.split]
+    if new := [name for name in whole if not re.fullmatch(rf"{SHUFFLES}(_\d+)?", name)]:
         print(
             f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "
             "anew here: what acting needs of training belongs in a Parameter",

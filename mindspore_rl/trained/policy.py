@@ -109,7 +109,7 @@ class Policy:
 
         Raises:
             MsrlError: the actor has no `act_greedily`, or has arguments other than the observation
-                and single numbers.
+                and what is the same for all observations.
         """
         actor = self._trained[0].actor
         if not hasattr(actor, "act_greedily"):
@@ -117,13 +117,14 @@ class Policy:
                 f"{type(actor).__name__} has no act_greedily, the action that does not depend on "
                 "chance: give it one, see docs/add_an_algorithm.md"
             )
-        obs = self.some_obs(self._trained[0].config.num_envs)
-        args, named = self._asked(obs)[0]
-        first, *others = _arrays(args, named)
-        if not np.array_equal(first, obs) or any(other.ndim for other in others):
+        rows = self._trained[0].config.num_envs
+        obs, more = self.some_obs(rows), self.some_obs(rows + 1)
+        (args, named), again = self._asked(obs)[0], self._asked(more)[0]
+        (first, *others), (_, *same) = _arrays(args, named), _arrays(*again)
+        if not np.array_equal(first, obs) or not all(map(np.array_equal, others, same)):
             raise MsrlError(
-                f"{type(actor).__name__}.act is not given the observation as it is and single "
-                "numbers: do in the actor what the loop does to observations"
+                f"{type(actor).__name__}.act is not given the observation as it is and, beside it, "
+                "what is the same for all: do in the actor what the loop does to observations"
             )
         tensors = iter(map(Tensor, (first, *others)))
         args = put_into(args, tensors)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from units import node, number, run, tensor
 
+from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.effects import WRITES
 from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.errors import MsrlError
@@ -458,3 +459,6 @@ def test_a_loop_with_updates_reads_what_they_wrote():
     expected = (start.T, wanted + x, wanted.T, wanted - wanted.T)
     for one, other in zip(results, expected, strict=True):
         np.testing.assert_allclose(one, other, 1e-6, 1e-6)
+    row = node("Reshape", target, type=Type((3,), "float32"), offset=3)
+    with pytest.raises(Unsupported, match="AssignAdd of a part of an array"):
+        run([node("AssignAdd", row, row, type=row.type)], {target: start})

@@ -150,6 +150,12 @@ def test_a_mean_that_keeps_agents_is_refused(tmp_path):
         analysed("Environments", 2, file)
 
 
+def test_joint_actions_that_have_their_mark_are_told_where_they_are(tmp_path):
+    file = changed(tmp_path, "msrl.joint(reward)", "msrl.joint(action)")
+    with pytest.raises(PolicyError, match="`action` is made where the agents are, not where"):
+        analysed("Environments", 2, file)
+
+
 def test_joint_of_something_else(tmp_path):
     file = changed(tmp_path, "msrl.joint(reward)", "msrl.joint(terminated)")
     with pytest.raises(ProgramError, match=r"expected \[num_envs, agents, ...\] = \[4, 4\]"):

@@ -98,9 +98,7 @@ def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
         (made, "\n        ".join([made, *lines])),
         ("from mindspore import nn", "from mindspore import Parameter, nn"),
     ]
-    cls = programs.trainer_class(program_with(tmp_path, changed))
-    config = cls.Config()
-    trainer = make_trainer(cls, config, spec(config.env))
+    trainer = _made(programs.trainer_class(program_with(tmp_path, changed)))
     found = named_parameters(trainer, "state")
     names = [name for name, _ in found]
     assert {"actor.parts.a.0.weight", "actor.parts.scale.0"} <= {*names}
@@ -110,6 +108,67 @@ def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
     moments = [name for name in names if ".moment1." in name]
     assert any(name.startswith("learner.optimizers.1.") for name in moments)
     assert len({parameter.name for _, parameter in found}) == len(found)
+
+
+def _made(cls):
+    config = cls.Config()
+    return make_trainer(cls, config, spec(config.env))
+
+
+FILLED = """
+    metrics, weight = {"first": 0.0}, self.net.critic.layers[0].weight
+    for k in reversed(range(3)):
+        for (o,) in msrl.minibatches(2, (obs,)):
+            metrics |= {"mean": msrl.mean(o) * (k + 1.0), "first": 1.0}
+            metrics["turn"] = 1.0 * k
+        metrics.update(last=k + 1.0)
+    for k in reversed(range(1, 8, 3)):
+        for (o,) in msrl.minibatches(2, (obs,)):
+            target = target + k * msrl.mean(o)
+    if metrics["turn"] < 1.0:
+        weight = weight * 0.5
+    msrl.update(self.counts.add, msrl.mean(reward))
+    target = target * weight.mean() + metrics["last"] * self.counts.seen(2.0)
+    """
+COUNTS = """
+class Counts:
+    def __init__(self):
+        self.table = Parameter(ops.zeros(2), name="table", requires_grad=False)
+        self.parts, self.itself = {"net": nn.Dense(2, 2)}, self
+
+    def add(self, number):
+        ops.assign_add(self.table, number * ops.ones(2))
+
+    def seen(self, scale):
+        return scale * self.table.sum()
+
+class Learn(BaseLearner):
+"""
+
+
+def test_dictionaries_filled_in_loops_reversed_loops_and_objects_with_parameters(tmp_path):
+    made = "self.actor, self.learner = Act(net), Learn(net, config)"
+    changed = [
+        ('{"loss": means[0]}', '{"loss": means[0], **metrics}'),
+        ("from mindspore import nn", "from mindspore import Parameter, nn"),
+        ("class Learn(BaseLearner):\n", COUNTS),
+        (made, f"{made}\n        self.learner.counts = Counts()"),
+    ]
+    file = program_with(tmp_path, changed, learn=FILLED)
+    trainer = _made(programs.trainer_class(file))
+    names = [name for name, _ in named_parameters(trainer, "state")]
+    assert {"learner.counts.table", "learner.counts.parts.net.weight"} <= {*names}
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4)
+    reference = inproc.run_reference(job, tmp_path / "reference")
+    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+
+
+def test_an_update_in_the_loop_over_iterations(tmp_path):
+    """`msrl.update(f)` is no change of a dictionary that the loop goes over."""
+    sample = 'batch = msrl.boundary("batch", msrl.replay_sample())'
+    update = f"{sample}\n            msrl.update(lambda: None)"
+    program = build_with(tmp_path, [(sample, update)])
+    assert [op.kind for op, _ in walk(program.body)].count("update") == 2
 
 
 def test_a_list_of_steps_is_told_to_be_the_replay(tmp_path):
@@ -150,14 +209,24 @@ READ = {
     "any and all": "if any([self.config.extra, True]) and all(x for x in (1, 2)):\n"
     "    target = reward",
     "sorted": "for name in sorted({'b': 1, 'a': 2}):\n    target = reward",
+    "reversed in place": "xs = [reward]\nxs.append(target)\nxs.reverse()\ntarget = xs[1]",
+    "a helper that gets a record": "def twice(pair):\n    return 2.0 * pair.a\n"
+    "target = twice(Pair(reward, target)) + self.scaled(Pair(reward, b=target))",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
 
 
+HELPER = (
+    "    def learn(self, msrl, batch):",
+    "    def scaled(self, pair):\n        first, _ = pair\n        return first * pair.b\n\n"
+    "    def learn(self, msrl, batch):",
+)
+
+
 @pytest.mark.parametrize("case", READ)
 def test_read(case, tmp_path):
-    program = build_with(tmp_path, [FROM], learn=READ[case])
+    program = build_with(tmp_path, [FROM, HELPER], learn=READ[case])
     assert not any(isinstance(item, Branch) for item, _ in paths(program.body))
 
 
@@ -283,6 +352,23 @@ REFUSED = {
         "grads, m = msrl.gradient(lambda o: o * rest, self.net, obs)",
         "lambda o",
         "the unknown name 'rest'",
+    ),
+    "a dictionary that a loop grows and reads": (
+        "d = {'a': 1.0}\nfor i in msrl.epochs(2):\n    d['b'] = d['a'] + i",
+        "for i in",
+        "`d`, a dictionary that grows in a loop that reads it",
+    ),
+    "pop": ("xs = [reward]\ntarget = xs.pop()", "xs.pop", "`pop` of a list"),
+    "a key by the index of a loop that draws": (
+        "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
+        "        d[f'o{k}'] = msrl.mean(o)",
+        "f'o{k}'",
+        "a value that is only known at run time",
+    ),
+    "None in a branch": (
+        "x = None\nif msrl.mean(reward) > 0:\n    x = reward\ntarget = x",
+        "if msrl",
+        "`x`, which is something else in each branch",
     ),
     "gradient by a number": (
         "grads, m = msrl.gradient(self.loss, 1.0, obs, action, target)",

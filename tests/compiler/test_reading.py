@@ -69,6 +69,34 @@ def test_glue_that_does_not_compile(tmp_path):
     assert str(caught.value).split("\n")[0].endswith(line)
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("return self(1.0)", "write self.construct(...) in place of self(...)"),
+        (
+            "for p in self.net.get_parameters():\n            ops.assign(p, 0.5 * p)",
+            "call get_parameters in __init__: self.own = tuple(...)",
+        ),
+        (
+            "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",
+            "write ops.assign(parameter, value)",
+        ),
+    ],
+)
+def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_path):
+    learn = "    def learn(self, msrl, batch):"
+    construct = "    def construct(self, x):\n        return x\n\n"
+    again = f"{construct}    def again(self):\n        {lines}\n\n{learn}"
+    with pytest.raises(ProgramError) as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, [(learn, again)], learn="msrl.update(self.again)")
+    assert told in str(caught.value)
+
+
+def test_a_maximum_with_its_places_is_told(tmp_path):
+    with pytest.raises(ProgramError, match=r"write x.amax\(axis\)"):
+        analyse_with(tmp_path, "GPUOnly", 1, learn="target = target + obs.max(-1)")
+
+
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
     """All such lines are told at once."""
     line = "target = reward * max(0.5, msrl.mean(reward))\n"

@@ -19,9 +19,9 @@ REFUSED = {
     "twice": ("pair = Pair(reward, first=2.0)", "a Pair with 'first' twice", "first, second"),
     "too many": ("pair = Pair(reward, 1, 2)", "a Pair with 3 values", "supported"),
     "operand": (
-        "pair = Pair(reward)\ntarget = self.apply(pair)",
+        "pair = Pair(reward)\ntarget = self.net(pair)",
         "a Pair as an operand",
-        "pass its fields, or give the function msrl too",
+        "pass its fields",
     ),
     "assignment": ("pair = Pair(reward)\npair.first = target", "an attribute", "local variable"),
     "carried": (

@@ -14,7 +14,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import reduce_samples
-from mindspore_rl.rl.statistics import moments
+from mindspore_rl.rl.statistics import group_means, moments
 from mindspore_rl.runtime.reference import Reference
 
 
@@ -28,6 +28,20 @@ def samples():
     ms.set_context(mode=ms.PYNATIVE_MODE)
     noise = np.random.default_rng(0).standard_normal((64, 8, 5))
     return (np.array([0.0, 1e3, -1e4, 1e6, 7e5]) + noise * [1, 1, 1, 1, 0]).astype(np.float32)
+
+
+def sum_of(*values, keep):
+    return tuple(reduce_samples("sum", v, keep, reduced_count(v.shape, keep)) for v in values)
+
+
+def test_means_of_groups():
+    msrl, group = SimpleNamespace(sum=sum_of), Tensor(np.array([0, 2, 0, 2, 0], np.int32))
+    value = np.array([1.0, 5.0, 2.0, np.inf, 6.0], np.float32)
+    found = group_means(msrl, Tensor(value), group, 4).asnumpy()
+    np.testing.assert_allclose(found, [3.0, 0.0, np.inf, 0.0])
+    rows = np.stack([value, 2 * value], 1)[:3]
+    found = group_means(msrl, Tensor(rows), group[:3], 3).asnumpy()
+    np.testing.assert_allclose(found, [[1.5, 3.0], [0.0, 0.0], [5.0, 10.0]])
 
 
 def test_moments(samples):

@@ -155,6 +155,9 @@ def test_what_the_loop_has_learnt_itself_is_told_as_lost(tmp_path, capsys):
     assert before in source
     after = f"        seen = 0.0\n{before}            seen = seen + 1.0\n"
     report = "            msrl.report({'seen': seen})\n"
+    # A counter of shuffles, which is carried too and nothing that the loop has learnt.
+    report += "            if seen > 1.0:\n                for _ in msrl.minibatches(1, batch):\n"
+    report += "                    seen = seen + 0.0\n"
     program.write_text(source.replace(before, after) + report)
     run(request(program, "SingleLearnerCoarse", 1), tmp_path / "run")
     assert cli.main(["eval", str(tmp_path / "run"), "--episodes", "1"]) == 0

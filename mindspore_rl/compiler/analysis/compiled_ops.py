@@ -18,6 +18,7 @@ from mindspore_rl.compiler.analysis.row_dataflow import (
     Dependence,
     branch_without_value,
     changed_in_place,
+    has_loop,
     random_primitive,
 )
 from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Sharding
@@ -132,6 +133,10 @@ class Reading:
         """Returns the primitive with which an operation draws random numbers; else empty."""
         return random_primitive(self._results[op.name]) if op.name in self._results else ""
 
+    def has_loop(self, op: Op) -> bool:
+        """Returns whether an operation's graph has a loop, as that of a tree search."""
+        return op.name in self._results and has_loop(self._results[op.name])
+
     def sharding(
         self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int
     ) -> Any:
@@ -235,11 +240,14 @@ def _not_compiled(op: Op, message: str) -> str:
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
     itself = "not callable" in text and re.search(r"\bself\(", inside)
+    listed = re.search(r"Cell\.(get_parameters|trainable_params)'", text)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
         + ("\n  write self.construct(...) in place of self(...)" if itself else "")
+        + ("\n  write ops.assign(parameter, value)" if "set_data" in text else "")
+        + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
     )
 
 

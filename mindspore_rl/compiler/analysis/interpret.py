@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
@@ -32,7 +33,14 @@ from mindspore_rl.rl.operators import (
 )
 from mindspore_rl.rl.records import is_record, values_of
 
+PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
+
+
+def _is_of_pair(message: str, line: str) -> bool:
+    """Returns whether an error may come from a `max(axis)` that was taken for an array."""
+    taken = re.search(r"\.(max|min)\([^)]", line) and "TypeError" in message
+    return bool(taken) or "Tuple<Tensor, Tensor>" in message
 
 
 class Probe:
@@ -106,6 +114,7 @@ class Probe:
                 f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"
                 + (f"\n  raised at {inside.strip()}" if inside else "")
+                + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
             ) from error
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):

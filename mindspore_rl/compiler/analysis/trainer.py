@@ -14,7 +14,7 @@ from mindspore import Parameter, nn
 from mindspore_rl import programs
 from mindspore_rl.errors import MsrlError, ProgramError, described
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.purity.reached import is_users
+from mindspore_rl.platform.user_modules import is_users
 
 
 def make_trainer(trainer_class: type, config: Any, spec: Any) -> Any:

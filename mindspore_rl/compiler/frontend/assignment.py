@@ -111,7 +111,7 @@ class Assignments:
                 starred,
                 "`*` in the target of an assignment, of a value whose length is not known now,",
                 "a name that is a tuple before keeps its length: `state = (hidden,)`, then "
-                "`action, *state = msrl.agent_act(obs, *state)`",
+                "`action, *state = msrl.agent_act(obs, *state)`;\n  or name each part",
             )
         return others + len(held)
 

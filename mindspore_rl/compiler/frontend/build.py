@@ -31,6 +31,7 @@ from mindspore_rl.compiler.frontend.scope import (
     MSRL,
     REFUSED,
     SUPPORTED,
+    Broken,
     Follows,
     Frame,
     Scope,
@@ -115,6 +116,11 @@ def _alike(one: Struct, other: Struct) -> str:
         return (
             "it is a Parameter in one of them, which sees later updates: write 1.0 * "
             "parameter there for its value,\n  or choose with ops.where(condition, a, b)"
+        )
+    if any(isinstance(part, Static) and part.value is None for part in (one, other)):
+        return (
+            "it is None in one of them: give it a number or an array of the other's shape there, "
+            "such as 0.0 or\n  ops.zeros_like(x)"
         )
     return (
         "under a condition that is known only at run time, assign arrays "
@@ -402,9 +408,9 @@ class _Builder(ExpressionReader):
         self.frame.fail(
             node,
             "an expression whose result is not used",
-            "it would have no effect on the graph and is left out of it: change parameters and "
-            "learner state\n  with msrl.update(self.method, ...), and report numbers with "
-            "msrl.report",
+            "it would have no effect on the graph and is left out of it: parameters and learner "
+            "state change in a\n  method, by ops.assign(parameter, value), that "
+            "msrl.update(self.method, ...) calls; msrl.report tells numbers",
         )
 
     def _assert(self, node: ast.Assert) -> None:
@@ -450,6 +456,8 @@ class _Builder(ExpressionReader):
         self.frame.nested -= 1
         taken, other = ends
         for name in changed:
+            if any(isinstance(end.get(name), Broken) for end in ends):
+                taken[name] = other[name] = REFUSED
             if name in taken and name in other and not same(taken[name], other[name]):
                 called = "the result" if name == self.frame.returned else f"`{name}`"
                 self.frame.fail(

@@ -42,6 +42,7 @@ from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.platform.user_modules import is_users
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 
@@ -145,7 +146,8 @@ class ExpressionReader:
             if (struct := next((one for one in made if one is not None), None)) is not None:
                 return struct
             name, inner = self.frame.msrl_call(node), self.functions.inner(node.func)
-            if self.choices and (name is not None or self.frame.gets_msrl(node) or inner):
+            read = self.is_read(node)
+            if self.choices and (name is not None or read):
                 self.frame.fail(
                     node,
                     f"`{ast.unparse(node.func)}` in one side of `x if c else y`, `and` or `or`, "
@@ -155,7 +157,7 @@ class ExpressionReader:
                 )
             if name is not None:
                 return self.call(name, node)
-            if self.frame.gets_msrl(node) or inner:
+            if read:
                 return self._inlined(node, inner)
         if isinstance(node, ast.DictComp):
             return Entries.of(self.sequences.comprehended(node))
@@ -406,6 +408,28 @@ class ExpressionReader:
 
     # ---- calls -----------------------------------------------------------------------------
 
+    def is_read(self, node: ast.Call) -> bool:
+        """Returns whether a call is of a function that is read in place of it.
+
+        It is one inside this function, or gets msrl, or it is of the program and gets a record,
+        which MindSpore does not compile.
+        """
+        if self.frame.gets_msrl(node) or self.functions.inner(node.func) is not None:
+            return True
+        if not any(map(self._is_record, (*node.args, *(item.value for item in node.keywords)))):
+            return False
+        method = self._method(node.func)
+        function = inspect.unwrap(getattr(method, "__func__", method))
+        return inspect.isfunction(function) and is_users(function.__module__)
+
+    def _is_record(self, node: ast.expr) -> bool:
+        if not isinstance(node, ast.Call):
+            return isinstance(self.frame.part(node), Record)
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr == "_replace":
+            return isinstance(self.frame.part(func.value), Record)
+        return is_record_class(self.frame.static(func)[1])
+
     def _inlined(self, node: ast.Call, inner: Inner | Partial | None) -> Struct:
         outer = self.draft.place
         self.draft.place = (*outer, self.frame.place(node))
@@ -508,7 +532,7 @@ class ExpressionReader:
                         f"`{name}`, a Parameter here and another value later,",
                         f"copy it before: {name} = {name}.copy()",
                     )
-            self.frame.names[name] = self.loaded(struct)
+            self.assignments.assign(ast.Name(name, ast.Store()), self.loaded(struct))
 
     def loaded(self, struct: Struct) -> Struct:
         """Reads the Parameters in an argument, as they are now."""
@@ -540,8 +564,8 @@ class ExpressionReader:
             self.frame.fail(
                 node,
                 f"a {struct.kind.__name__} as an operand",
-                "MindSpore compiles no NamedTuple and no dataclass: pass its fields, or give the "
-                "function msrl too,\n  then it is read as `learn` is",
+                "MindSpore compiles no NamedTuple and no dataclass: pass its fields; a function or "
+                "method of yours\n  that is called by its own name may take it",
             )
         if not isinstance(struct, tuple):
             self._no_operand(struct, node)

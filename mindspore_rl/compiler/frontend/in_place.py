@@ -17,7 +17,7 @@ from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct
 
-METHODS = ("append", "extend", "insert", "update")
+METHODS = ("append", "extend", "insert", "reverse", "update")
 COPIES = ("range", "tuple", "list", "sorted", "len")
 """Functions whose result does not follow later changes of their argument."""
 
@@ -47,7 +47,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802
         node.body, node.orelse = self.block(node.body), self.block(node.orelse)
-        copied = isinstance(node.iter, ast.Call) and _called(node.iter) in COPIES
+        copied = isinstance(node.iter, ast.Call) and (
+            _called(node.iter) in COPIES or self.frame.msrl_call(node.iter) is not None
+        )
         names = set() if copied else {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
         for part in ast.walk(node):
             changed = getattr(part, "in_place", ("", ""))[1]
@@ -80,7 +82,8 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if method == "insert":  # at the front alone
             given = given[1:] if [ast.unparse(one) for one in given[:1]] == ["0"] else []
-        return node if len(given) != 1 else _assignment(node, method, base.id, given, key)
+        expected = 0 if method == "reverse" else 1
+        return node if len(given) != expected else _assignment(node, method, base.id, given, key)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
         target: Any = node.targets[0]
@@ -271,6 +274,8 @@ class Changes:
             parts = list(struct)
             parts[key] = value
             return Listed.of(parts, struct)
+        if kind == "reverse" and isinstance(struct, Listed):
+            return Listed.of(struct[::-1], struct)
         if (kind == "update") != isinstance(struct, Entries):
             what = "dictionary" if isinstance(struct, Entries) else "list"
             self.draft.fail(node, f"`{kind}` of a {what}", "")
@@ -305,6 +310,8 @@ def _instead(node: Any, struct: Any) -> str:
         return f"make a new value: {name} = {{**{name}, {given[0]}: {given[1]}}}"
     if kind == "entry":
         return "make a new list of all its parts"
+    if kind == "reverse":
+        return f"make a new value: {name} = {name}[::-1]"
     new = {"append": f"[*{name}, {given[0]}]", "extend": f"[*{name}, *{given[0]}]"}
     new["insert"] = f"[{given[0]}, *{name}]"
     return f"make a new value: {name} = {new.get(kind, f'{{**{name}, **{given[0]}}}')}"

@@ -167,11 +167,13 @@ class Loops:
                 continue
             if isinstance(struct, (Listed, Entries)) and _grown(struct, after):
                 if isinstance(struct, Entries):
+                    if _is_filled(name, struct, after, node) and self.draft.loops[-1].count:
+                        continue
                     more = ", ".join(f"{key!r}: 0.0" for key in after if key not in struct)
                     self.frame.fail(
                         node,
-                        f"`{name}`, a dictionary that grows in a loop,",
-                        f"give it all its keys before the loop: {name} = {{{more}}}",
+                        f"`{name}`, a dictionary that grows in a loop that reads it,",
+                        f"give it all its keys before the loop: {name} |= {{{more}}}",
                     )
                 self.frame.fail(
                     node,
@@ -231,6 +233,22 @@ class Loops:
         if ends[2:] == [0]:
             self.frame.fail(node.iter, "a range in steps of 0", "expected another step")
         return len(range(*ends))
+
+
+def _is_filled(name: str, struct: Entries, after: Struct, loop: ast.For) -> bool:
+    """Returns whether a loop sets entries of a dictionary and reads none.
+
+    Each turn then sets the same entries, and the first needs none of them before.
+    """
+    if not isinstance(after, Entries) or not all(same(struct[k], after[k]) for k in struct):
+        return False
+    own = set()
+    for part in ast.walk(loop):
+        if getattr(part, "in_place", None) in (("entry", name), ("update", name)):
+            own.add(part.value.elts[0])  # type: ignore[attr-defined]
+    names = {part for part in ast.walk(loop) if isinstance(part, ast.Name)} - own
+    reads = {part.id for part in names if isinstance(part.ctx, ast.Load)}
+    return name not in reads.union(*(getattr(part, "captures", ()) for part in names))
 
 
 def _grown(struct: Struct, after: Struct) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import Frame, Static, is_array, is_cell, is_literal
 from mindspore_rl.compiler.ir.ir import Expr
+from mindspore_rl.platform.user_modules import is_users
 
 CONTAINERS = (list, tuple, dict)
 
@@ -108,7 +109,7 @@ def _parts(value: Any, path: Expr) -> Iterator[tuple[Any, Expr]]:
     if isinstance(value, CONTAINERS):
         yield from ((part, _entry(path, place)) for place, part in enumerate(value))
         return
-    from mindspore_rl.purity.reached import is_users, of_every_cell  # noqa: PLC0415
+    from mindspore_rl.purity.reached import of_every_cell  # noqa: PLC0415
 
     fields: dict[str, Any] = {}
     if is_cell(value):

@@ -8,6 +8,7 @@ from mindspore_rl.compiler.frontend.records import flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
 from mindspore_rl.compiler.ir.ir import Expr, Loop, Op, num_turns, turn_index
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.plan.plan import SHUFFLES
 
 
 class Drawing:
@@ -136,11 +137,11 @@ class Drawing:
     def _counted_permutation(self, node: ast.AST, steps: int) -> str:
         """Emits the permutation of a loop over minibatches under a run-time condition.
 
-        The loop's turn indices do not tell how often it has run, so a counter, `shuffles`, counts
+        The loop's turn indices do not tell how often it has run, so a counter, `SHUFFLES`, counts
         how often the loop was started in the whole run and selects the permutation.
         """
         draft, where = self.draft, self.draft.frame.where(node)
-        site, count = draft.name_op("permutations"), draft.fresh("shuffles")
+        site, count = draft.name_op("permutations"), draft.fresh(SHUFFLES)
         zero = Op(draft.name_op("constant"), "constant", (count,), (Expr("0"),), (), where)
         self.before_iterations.append(zero)
         draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"

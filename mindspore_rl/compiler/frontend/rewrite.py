@@ -39,6 +39,13 @@ class Rewriter(ast.NodeTransformer):
         field = self.reader.frame.part(attribute)
         if field is not None:
             return self.reader.operand(field, attribute, self.reads)
+        if isinstance(self.reader.frame.part(attribute.value), tuple):
+            self.reader.frame.fail(
+                attribute,
+                f"`{attribute.attr}` of a list",
+                "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend "
+                "and reverse,\n  each on a line of its own",
+            )
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
     def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
@@ -49,8 +56,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Call(self, call: ast.Call) -> ast.expr:  # noqa: N802
         frame = self.reader.frame
-        own = frame.gets_msrl(call) or self.reader.functions.inner(call.func) is not None
-        if own or frame.msrl_call(call) is not None:
+        if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
         made = (reader.record, reader.field_by_name, reader.sequences.made)

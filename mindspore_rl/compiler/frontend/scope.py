@@ -314,6 +314,9 @@ class Frame:
                 node,
                 "a value that is only known at run time, where configuration or "
                 "a constant is expected,",
+                "here stands what is known while reading. A loop that draws random numbers "
+                "(msrl.minibatches,\n  msrl.uniform, msrl.replay_sample) counts its turns in the "
+                "run: append its results to a list, xs.append(x)",
             )
         return value
 

@@ -14,7 +14,8 @@ ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
 KNOWN_TYPES = (tuple, list, range, dict)
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
-    "d.items() of\n  such; unpack first what a function returns: a, b = ..."
+    "d.items() of\n  such; unpack first what a function returns: a, b = ...; of an array, take "
+    "x[t] in a loop over range(n)"
 )
 
 
@@ -260,6 +261,8 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
     """
     statements = list(_statements(function))
     for loop, _ in statements:
+        if isinstance(loop, ast.For):
+            _turn_round(loop, frame)
         if isinstance(loop, ast.For) and not is_unrolled(loop) and _is_range(loop):
             given = list(_assigned_before(loop, statements))
             made = {name for name, value in given if _is_display(value)}
@@ -322,9 +325,34 @@ def _assigned_before(
     return ((name, value) for name, values in found.items() for value in values)
 
 
+def _turn_round(loop: ast.For, frame: Frame) -> None:
+    """Makes `range(n - 1, -1, -1)` of `reversed(range(n))` where a loop cannot be unrolled."""
+    over: Any = loop.iter
+    if not _calls(over, "reversed") or len(over.args) != 1 or not _calls(over.args[0], "range"):
+        return
+    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    if not any(frame.msrl_call(call) in DRAWS for call in calls):
+        return
+    inner = over.args[0]
+    ends = [ast.unparse(end) for end in inner.args]
+    start, stop, step = ("0", *ends, "1") if len(ends) == 1 else (*ends, "1")[:3]
+    turns = f"(({stop}) - ({start}) - (1 if ({step}) > 0 else -1)) // ({step})"
+    last = f"({start}) + {turns} * ({step})"
+    text = f"range({last}, ({start}) - ({step}), -({step}))"
+    made = ast.parse(text, mode="eval").body
+    for part in ast.walk(made):
+        ast.copy_location(part, over)
+    loop.iter = made
+
+
 def _is_range(loop: ast.For) -> bool:
-    func = loop.iter.func if isinstance(loop.iter, ast.Call) else None
-    return isinstance(func, ast.Name) and func.id == "range"
+    return _calls(loop.iter, "range")
+
+
+def _calls(node: ast.expr, name: str) -> bool:
+    """Returns whether an expression calls a function by its name."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return isinstance(func, ast.Name) and func.id == name
 
 
 def _is_display(value: ast.expr) -> bool:

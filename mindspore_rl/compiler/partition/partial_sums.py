@@ -4,6 +4,7 @@ Uses of a partial sum before its mark, and operations that would mix the rows of
 are refused.
 """
 
+import re
 from dataclasses import replace
 
 from mindspore_rl.compiler.ir.dataflow import definitions
@@ -153,6 +154,11 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
     elif op.name in program.row_dependent:
         evidence = program.row_dependent[op.name]
         advice = "take statistics of the batch with msrl.mean, msrl.sum, msrl.max or msrl.min"
+        if re.search("sort|topk|quantile|median|percentile", op.where.text):
+            advice += (
+                "; to sort the members of a\npopulation, take group_means(msrl, value, member, "
+                "members) of rl/statistics.py"
+            )
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, but {evidence}\n  {op.where}"
             + (f"\n{advice}" if "side by side" not in evidence else "")
@@ -181,15 +187,21 @@ def _check_agents(result: Partition, fragment: Fragment, op: Op) -> None:
         marks = [
             cut.mark for cut in policy.cuts if cut.optional and cut.target in fragment.components
         ]
-        raise PolicyError(
-            f"{agents}, and msrl.joint takes all of them\n  {op.where}\n"
-            + (
+        others = "choose a policy that splits environments (--policy MultipleLearners)"
+        marked = any(
+            user.mark in marks and op.targets[0] in user.args for user, _ in walk(program.body)
+        )
+        if marked:
+            name = dict(program.locals).get(op.args[0], op.args[0])
+            advice = f"`{name}` is made where the agents are, not where they are together: {others}"
+        elif marks:
+            advice = (
                 f'pass its result through msrl.boundary("{marks[0]}", ...), so that it is computed '
                 "where they are together"
-                if marks
-                else "this policy permits no cut for it: choose one that splits environments"
             )
-        )
+        else:
+            advice = f"this policy permits no cut for it: {others}"
+        raise PolicyError(f"{agents}, and msrl.joint takes all of them\n  {op.where}\n{advice}")
     own = [v for v in op.args if v in program.values and program.values[v].split_by("agent")]
     if op.kind == "replay_keep" and own:
         name = dict(program.locals).get(own[0], own[0]).removeprefix("transition_")
