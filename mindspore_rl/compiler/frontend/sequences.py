@@ -331,7 +331,7 @@ def _turn_round(loop: ast.For, frame: Frame) -> None:
     if not _calls(over, "reversed") or len(over.args) != 1 or not _calls(over.args[0], "range"):
         return
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    if not any(frame.msrl_call(call) in DRAWS for call in calls):
+    if not any(_draws(frame.msrl_call(call)) for call in calls):
         return
     inner = over.args[0]
     ends = [ast.unparse(end) for end in inner.args]
