@@ -407,10 +407,6 @@ static void pack(const float *b, float *y) {
     for (int k = 0; k < K; k++) memcpy(y + k * WIDTH, b + k * LDB, sizeof(float) * N);
 }
 
-template <int N, int K, bool TB, int WIDTH> static void padded(const float *b, float *y) {
-  pack<N, K, TB ? K : N, TB, WIDTH>(b, y);
-}
-
 // Columns of C that are computed together.
 constexpr int COLUMNS = (LANES == 16 ? 4 : 2) * LANES;
 

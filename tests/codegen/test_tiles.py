@@ -236,7 +236,7 @@ def test_rows_of_weights_become_whole_vectors_once(all_tiled):
     ms.set_seed(1)
     cell = Learn(Layers(20), plain)
     first = _agreeing(cell, CASES["plain"][1])
-    assert "padded<20, 4, true, 32>(" in all_tiled[0]
+    assert "pack<20, 4, 4, true, 32>(" in all_tiled[0]
     assert ", 20, 4, false, false, 4, 32>(" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, CASES["plain"][1], threads=3), strict=True):
         np.testing.assert_array_equal(one, other)

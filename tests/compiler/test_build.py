@@ -337,7 +337,7 @@ def _is_stored(name):
     return isinstance(name.ctx, ast.Store)
 
 
-@pytest.mark.parametrize("code", [*ALONE, *(_together(TOGETHER[i::4]) for i in range(4))])
+@pytest.mark.parametrize("code", [*ALONE, *(_together(TOGETHER[i::2]) for i in range(2))])
 def test_supported_forms(code, tmp_path):
     start = "from tests.compiler.test_build import Pair\nclass Learn"
     analyse_with(tmp_path, learn=code, remove=[("class Learn", start)])

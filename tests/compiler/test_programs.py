@@ -50,11 +50,11 @@ QUICK = [
 QUICK += [
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
-    ("kept", SCATTERED, "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),
 ]
-"""Each program under one policy; `across` has a test of its own."""
+"""Each program under one policy; `across` has a test of its own, `kept` is in test_arrival.py."""
 CASES += [
+    ("kept", SCATTERED, "CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
     ("kl_stop", "SingleLearnerCoarse", "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", "CartPole-v1"),

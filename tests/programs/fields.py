@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor, Trainer
+from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_sample
 from mindspore_rl.rl.networks import MLP
-from tests.programs.small_agents import BaseLearner, Config
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 WIDTH = 4
 
@@ -69,13 +69,8 @@ class Learn(BaseLearner):
         return {"loss": means[0], "error": means[1], "largest": msrl.max(error)}
 
 
-class Fields(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class Fields(SmallTrainer):
+    Net, Act, Learn = Net, Act, Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

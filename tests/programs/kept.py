@@ -2,8 +2,7 @@
 
 from mindspore import ops
 
-from mindspore_rl.api import Trainer
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
@@ -19,13 +18,8 @@ class Learn(BaseLearner):
         return means[0]
 
 
-class KeptTrainer(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class KeptTrainer(SmallTrainer):
+    Learn = Learn
 
     def train(self, msrl):
         obs = msrl.boundary("observation", msrl.env_reset())

@@ -2,9 +2,8 @@
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Trainer
 from mindspore_rl.rl.networks import MLP
-from tests.programs.small_agents import Act, BaseLearner, Config
+from tests.programs.small_agents import Act, BaseLearner, SmallTrainer
 
 
 class Net(nn.Cell):
@@ -32,13 +31,8 @@ class Learn(BaseLearner):
         return means[0]
 
 
-class ImagesTrainer(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = ActOnImages(net), Learn(net, config)
+class ImagesTrainer(SmallTrainer):
+    Net, Act, Learn = Net, ActOnImages, Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

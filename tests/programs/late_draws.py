@@ -1,7 +1,6 @@
 """Random numbers that are drawn from the second iteration on, before others in every iteration."""
 
-from mindspore_rl.api import Trainer
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
@@ -20,13 +19,8 @@ class Learn(BaseLearner):
         return {"loss": loss, "late": msrl.mean(late)}
 
 
-class LateTrainer(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class LateTrainer(SmallTrainer):
+    Learn = Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

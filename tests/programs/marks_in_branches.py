@@ -1,7 +1,6 @@
 """One variable marked at two places of a rollout, one of them under a run-time `if`."""
 
-from mindspore_rl.api import Trainer
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
@@ -14,13 +13,8 @@ class Learn(BaseLearner):
         return {"loss": means[0]}
 
 
-class MarksInBranches(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class MarksInBranches(SmallTrainer):
+    Learn = Learn
 
     def train(self, msrl):
         obs = msrl.boundary("observation", msrl.env_reset())

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from mindspore import ops
 
-from mindspore_rl.api import Actor, Trainer
+from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_sample
 from tests.programs.fields import WIDTH, Learn, Net
-from tests.programs.small_agents import Config
+from tests.programs.small_agents import SmallTrainer
 
 
 class Memory(NamedTuple):
@@ -58,13 +58,8 @@ class Act(Actor):
         return Decision(decision.action, decision.memory, 2.0 * decision.chance)
 
 
-class Named(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class Named(SmallTrainer):
+    Net, Act, Learn = Net, Act, Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

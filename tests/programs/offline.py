@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from mindspore_rl.api import Trainer
 from tests.programs import small_agents
-from tests.programs.small_agents import Act, BaseLearner, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,8 @@ class Learn(BaseLearner):
         return means[0]
 
 
-class Offline(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class Offline(SmallTrainer):
+    Config, Learn = Config, Learn
 
     def train(self, msrl):
         obs = msrl.boundary("observation", msrl.env_reset())

@@ -2,9 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from mindspore_rl.api import Trainer
 from mindspore_rl.rl.losses import clip_by_global_norm
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Outcome(NamedTuple):
@@ -43,13 +42,8 @@ class Learn(BaseLearner):
         return {"loss": means[0], "target": msrl.mean(target)}
 
 
-class Records(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class Records(SmallTrainer):
+    Learn = Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

@@ -2,11 +2,11 @@
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor, Trainer
+from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.small_agents import BaseLearner, Config
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 WIDTH = 6
 
@@ -57,13 +57,8 @@ class Learn(BaseLearner):
         return {"total": total}
 
 
-class Recurrent(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class Recurrent(SmallTrainer):
+    Net, Act, Learn = Net, Act, Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor, Learner
+from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 
@@ -61,3 +61,15 @@ class BaseLearner(Learner):
 
     def apply(self, grads):
         self.optimizer(grads)
+
+
+class SmallTrainer(Trainer):
+    """The trainer of a program whose classes are its attributes."""
+
+    Config = Config
+    Net, Act, Learn = Net, Act, BaseLearner
+
+    def __init__(self, config, spec):
+        super().__init__(config, spec)
+        net = self.Net(config, spec)
+        self.actor, self.learner = self.Act(net), self.Learn(net, config)

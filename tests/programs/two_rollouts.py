@@ -1,8 +1,7 @@
 """Two rollout loops and two samples in an iteration, one of them nested in a range."""
 
-from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
@@ -18,13 +17,8 @@ class Learn(BaseLearner):
         return means[0]
 
 
-class TwoRollouts(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class TwoRollouts(SmallTrainer):
+    Learn = Learn
 
     def phase(self, msrl, weight):
         batch = msrl.boundary("batch", msrl.replay_sample())

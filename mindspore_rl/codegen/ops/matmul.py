@@ -119,7 +119,8 @@ def _turned(call: Call) -> None:
     x, y, (rows, width) = call.args[0].pointer, call.out.pointer, call.out.shape
     turns, columns = call.node.attrs.get("turned", True), call.node.attrs.get("columns", width)
     if columns < width:
-        call.line(f"padded<{columns}, {rows}, {str(turns).lower()}, {width}>({x}, {y});")
+        apart = rows if turns else columns
+        call.line(f"pack<{columns}, {rows}, {apart}, {str(turns).lower()}, {width}>({x}, {y});")
         return
     step = width // call.parts
     if call.parts > 1:

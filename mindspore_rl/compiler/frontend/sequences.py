@@ -8,12 +8,10 @@ from typing import Any
 from mindspore_rl.compiler.frontend.grown import Grown
 from mindspore_rl.compiler.frontend.records import Listed, is_sequence
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
-from mindspore_rl.compiler.ir.operations import LOOPS
+from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
 
 ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
 KNOWN_TYPES = (tuple, list, range, dict)
-DRAWS = ("replay_sample", "minibatches", "uniform", "dataset_windows", "dataset_transitions")
-"""Calls with random numbers, which a loop that is unrolled cannot have."""
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
     "d.items() of\n  such; unpack first what a function returns: a, b = ...; of an array, take "
@@ -277,10 +275,15 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
             calls = (node for node in nodes if isinstance(node, ast.Call))
-            if (changes and not any(frame.msrl_call(call) in DRAWS for call in calls)) or any(
+            if (changes and not any(_draws(frame.msrl_call(call)) for call in calls)) or any(
                 _needs(node, index, made, frame) for node in nodes
             ):
                 loop.by_index = True  # type: ignore[attr-defined]
+
+
+def _draws(name: str | None) -> bool:
+    """Returns whether a call of `msrl` draws random numbers, which no unrolled loop can have."""
+    return name == "minibatches" or (name in OPERATIONS and OPERATIONS[name].draws)
 
 
 Block = tuple[tuple[ast.AST, str], ...]
@@ -304,26 +307,21 @@ def _assigned_before(
     An assignment on the way to the loop hides those before it.
     """
     found: dict[str, list[ast.expr]] = {}
-    hidden: dict[str, Block] = {}
+    hiding: dict[str, set[ast.AST]] = {}  # the statements around the last one on the way
     place = next(block for statement, block in statements if statement is loop)
-    around = [part for part, _ in place[1:]]
-    reached = False
+    around = {part for part, _ in place[1:]}
+    before = True
     for statement, block in statements:
-        parts = [part for part, _ in block]
-        inside = loop in parts
-        reached = reached or statement is loop
+        parts = {part for part, _ in block}
+        before = before and statement is not loop
         if not isinstance(statement, ast.Assign):
             continue
-        for name in statement.targets:
-            if not isinstance(name, ast.Name):
-                continue
-            if not reached and place[: len(block)] == block:
-                found[name.id], hidden[name.id] = [], block
-            if reached and not inside:  # it is seen in the next turn of a loop around both
-                known = [part for part, _ in hidden.get(name.id, ())]
-                if not any(part in parts and part not in known for part in around):
-                    continue
-            found.setdefault(name.id, []).append(statement.value)
+        for name in (target.id for target in statement.targets if isinstance(target, ast.Name)):
+            if before and block == place[: len(block)]:
+                found[name], hiding[name] = [], parts
+            if not before and loop not in parts and not around & parts - hiding.get(name, set()):
+                continue  # no turn of a loop around both leads from here to the loop
+            found.setdefault(name, []).append(statement.value)
     return ((name, value) for name, values in found.items() for value in values)
 
 
@@ -333,7 +331,7 @@ def _turn_round(loop: ast.For, frame: Frame) -> None:
     if not _calls(over, "reversed") or len(over.args) != 1 or not _calls(over.args[0], "range"):
         return
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    if not any(frame.msrl_call(call) in DRAWS for call in calls):
+    if not any(_draws(frame.msrl_call(call)) for call in calls):
         return
     inner = over.args[0]
     ends = [ast.unparse(end) for end in inner.args]

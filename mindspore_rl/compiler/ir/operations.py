@@ -67,6 +67,7 @@ class Kind:
         call: whether it is a call of `msrl`.
         arguments: number of arguments of the call; None if it varies.
         noise: whose random numbers it takes as its last argument: `env` or `agents`.
+        draws: whether the call draws random numbers, of its own in each place of the program.
         reads: effects that the call uses.
         writes: effects that it changes.
         always: whether the call may not stand under a condition that is known only at run time.
@@ -98,6 +99,7 @@ class Kind:
     call: bool = False
     arguments: int | None = None
     noise: str = ""
+    draws: bool = False
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     always: bool = False
@@ -184,6 +186,7 @@ OPERATIONS = {
         "replay",
         call=True,
         arguments=0,
+        draws=True,
         reads=(REPLAY,),
         writes=(REPLAY,),
         always=True,
@@ -253,16 +256,18 @@ OPERATIONS = {
     "min": _REDUCTION,
     "joint": Kind(call=True, arguments=1, cell="trims", arrays=True, function=True),
     "boundary": Kind(call=True, agents=None, attrs=("site",), loop=False),  # becomes a copy
-    "uniform": _COMPUTES(call=True, arguments=2, function=True),
+    "uniform": _COMPUTES(call=True, arguments=2, draws=True, function=True),
     "dataset_windows": Kind(
         call=True,
         arguments=3,
+        draws=True,
         agents=(3, 3, 3, None, None, None),
         attrs=("purpose", "path", "per_env", "length", "rows"),
     ),
     "dataset_transitions": Kind(
         call=True,
         arguments=2,
+        draws=True,
         agents=(2, 2, 2, None, 2),
         attrs=("purpose", "path", "per_env", "length", "rows"),
     ),

@@ -103,7 +103,7 @@ class Watch:
         self._selector = selectors.DefaultSelector()
         self._selector.register(interruption.socket, selectors.EVENT_READ)
         # It returns processes in the order in which they ended; links may close in another one.
-        self._ended, self._ranks = select.epoll(), dict[int, int]()
+        self._ended, self._rank_of_pidfd = select.epoll(), dict[int, int]()
 
     def listen(self, listener: socket.socket, processes: JobProcesses) -> None:
         """Accepts ranks from now on, and watches the processes that start them."""
@@ -119,8 +119,8 @@ class Watch:
         """Closes all connections."""
         self._selector.close()
         self._ended.close()
-        for process in self._ranks:
-            os.close(process)
+        for pidfd in self._rank_of_pidfd:
+            os.close(pidfd)
         for peer in self._peers:
             peer.link.close()
 
@@ -176,15 +176,15 @@ class Watch:
             return Tick(stamps)
         living = frozenset(processes.living_ranks()) if self.monitor.silent else None
         scheduler = processes.scheduler.poll() if processes.scheduler is not None else None
-        ended = tuple(self._ranks[process] for process, _ in self._ended.poll(0))
+        ended = tuple(self._rank_of_pidfd[pidfd] for pidfd, _ in self._ended.poll(0))
         return Tick(stamps, processes.mpiexec.poll(), scheduler, living, ended)
 
     def _follow(self, rank: int, pid: int) -> None:
         """Notices from now on when a rank of this machine ends."""
         with contextlib.suppress(OSError):  # it has ended, or the kernel permits it not
-            process = os.pidfd_open(pid)
-            self._ranks[process] = rank
-            self._ended.register(process, select.EPOLLIN)
+            pidfd = os.pidfd_open(pid)
+            self._rank_of_pidfd[pidfd] = rank
+            self._ended.register(pidfd, select.EPOLLIN)
 
     def _read(self, peer: Peer, now: float) -> None:
         while (message := self._next(peer, now)) is not None:
