@@ -3,12 +3,14 @@
 A segment begins with the frames of its images, each once; then come its columns, of which those of
 images hold the numbers of their frames.
 
-Each rank writes the records that its replay got since its last segment. The metadata of a
+Each rank writes the records that its replay got since its last segment, many of them before the
+checkpoint, so that it has little to wait for. The metadata of a
 checkpoint lists the segments that hold its replay; a file that no checkpoint lists is removed.
 """
 
 import contextlib
 import math
+import os
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.errors import StorageError
-from mindspore_rl.platform.cache import make_folder, replacing, writing
+from mindspore_rl.platform.cache import commit, make_folder, writing
 from mindspore_rl.replay.frames import NUMBER, FrameColumn, FrameStore, Kind, is_stack, numbers_of
 
 FOLDER = "replay"
@@ -98,11 +100,18 @@ class Replay:
 
 
 def write(folder: Path, number: int, rank: int, pieces: Iterable[np.ndarray]) -> tuple[str, int]:
-    """Writes a segment durably and reads it back.
+    """Writes a segment durably and reads it back, see `prepare`."""
+    name, checksum = prepare(folder, number, rank, pieces)
+    keep(folder, name)
+    return name, checksum
+
+
+def prepare(folder: Path, number: int, rank: int, pieces: Iterable[np.ndarray]) -> tuple[str, int]:
+    """Writes a segment and reads it back. Until `keep`, it is not durable and has another name.
 
     Args:
         folder: made if missing.
-        number: the iteration of the checkpoint, see `remove_unused`.
+        number: the iteration, see `remove_unused`.
         rank: that writes it.
         pieces: its contents; each piece is used before the next one is requested.
 
@@ -112,20 +121,45 @@ def write(folder: Path, number: int, rank: int, pieces: Iterable[np.ndarray]) ->
         StorageError: the disk is full or faulty.
     """
     path = folder / f"{number:08d}-{rank:04d}-{secrets.token_hex(4)}.segment"
-    checksum = 0
-
-    def read_back(made: Path) -> None:
-        if _checksum(made) != checksum:
-            raise StorageError(f"{path} does not hold what was written: is the disk faulty?")
-
+    made, checksum = _made(path), 0
     with writing(path):
         make_folder(folder)
-        with replacing(path, read_back) as file:
-            for piece in pieces:
-                data: Any = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
-                checksum = zlib.crc32(data, checksum)
-                file.write(data)
+        try:
+            with made.open("xb") as file:
+                for piece in pieces:
+                    data: Any = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+                    checksum = zlib.crc32(data, checksum)
+                    file.write(data)
+                file.flush()
+                if _checksum(made) != checksum:
+                    raise StorageError(
+                        f"{path} does not hold what was written: is the disk faulty?"
+                    )
+                # Linux begins to write it to the disk, so that `keep` need not wait for all of it.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
     return path.name, checksum
+
+
+def keep(folder: Path, name: str) -> None:
+    """Makes a prepared segment durable. Raises: StorageError: the disk is full or faulty."""
+    path = folder / name
+    with writing(path):
+        try:
+            commit(_made(path), path)
+        finally:
+            drop(folder, name)
+
+
+def drop(folder: Path, name: str) -> None:
+    """Removes a prepared segment that was not kept."""
+    _made(folder / name).unlink(missing_ok=True)
+
+
+def _made(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp")
 
 
 def contents(

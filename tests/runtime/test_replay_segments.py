@@ -73,6 +73,11 @@ class Job:
         for kept in self.kept:
             kept.insert(counts)
 
+    def save_ahead(self, iteration):
+        for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
+            rank.env_steps = iteration
+            side.write_ahead(kept.inserted)
+
     def save(self, iteration):
         arrays = {}
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
@@ -110,15 +115,21 @@ def small(monkeypatch):
     monkeypatch.setattr(replay_segments, "PIECE_BYTES", 100)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shares", [[range(6)], [range(4), range(4, 6)]])
 def test_a_checkpoint_has_all_records_whatever_each_environment_got(
-    tmp_path, small, shares, weighted
+    tmp_path, small, monkeypatch, shares, weighted, ahead
 ):
+    if ahead:
+        monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 100)
     job, draws = Job(tmp_path, *shares, weighted=weighted), np.random.default_rng(1)
     for iteration in range(1, 12):
         counts = draws.integers(0, 9, ENVS) if iteration % 3 else np.full(ENVS, 4)
         job.insert(np.minimum(counts, 4) if iteration % 2 else np.where(counts > 5, 0, counts))
+        job.save_ahead(iteration)
+        if ahead and iteration % 4:  # a checkpoint after some iterations
+            continue
         path = job.save(iteration)
         arrays, _ = checkpoint.load(path)
         expected = job.columns()
@@ -217,6 +228,7 @@ class Killed(BaseException):
 
 def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, small, monkeypatch):
     """What it has not removed by then stays until the next checkpoint."""
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 100)
     calls = [(os, "replace"), (os, "fsync"), (Path, "unlink")]
     for at in itertools.count(1, 2):
         job, left = Job(tmp_path / f"{at}", range(4), range(4, 6)), itertools.count(1)
@@ -234,8 +246,10 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, sma
             for owner, name in calls:
                 call = getattr(owner, name)
                 patch.setattr(owner, name, lambda *a, call=call, **k: struck(*a, call=call, **k))
-            job.insert([3] * ENVS)
             try:
+                job.insert([2] * ENVS)
+                job.save_ahead(5)
+                job.insert([1] * ENVS)
                 job.save(5)
                 done = True
             except Killed:
@@ -252,6 +266,28 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, sma
         if done:
             break
     assert at > 15  # every second moment
+
+
+def test_many_new_records_are_written_before_the_checkpoint(tmp_path, small, monkeypatch):
+    """A checkpoint writes the rest; what is overwritten before it comes is removed."""
+    each = 3 * 8 + 1
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 4 * ENVS * each - 1)
+    job = Job(tmp_path, range(6))
+    for iteration, many in enumerate([0, 1, 1], 1):
+        job.insert([2] * ENVS)
+        job.save_ahead(iteration)
+        assert [path.suffix for path in files(tmp_path)] == [".tmp"] * many
+    job.save(4)
+    assert [path.stat().st_size for path in files(tmp_path)] == [s * ENVS * each for s in (4, 2)]
+    for iteration in range(5, 10):
+        job.insert([4] * ENVS)
+        job.save_ahead(iteration)
+    assert len([path for path in files(tmp_path) if path.suffix == ".tmp"]) == 3
+    found = taken(job.save(10), job.counts)
+    for column, expected in zip(found, job.columns(), strict=False):
+        np.testing.assert_array_equal(column, expected)
+    listed = {segment.file for replay in replays(tmp_path) for segment in replay.segments}
+    assert {path.name for path in files(tmp_path)} == listed
 
 
 def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):
@@ -300,11 +336,15 @@ class Images(Job):
 
 
 @pytest.mark.parametrize("shares", [[range(6)], [range(4), range(4, 6)]])
-def test_a_segment_has_each_frame_once(tmp_path, small, shares):
+def test_a_segment_has_each_frame_once(tmp_path, small, monkeypatch, shares):
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 100)
     job, draws = Images(tmp_path, *shares), np.random.default_rng(1)
     for iteration in range(1, 6):
         before, counts = files(tmp_path), np.full(ENVS, 4)
         job.insert(counts if iteration < 4 else draws.integers(1, 5, ENVS))
+        if iteration == 4:
+            job.save_ahead(iteration)
+            job.insert(counts)
         path = job.save(iteration)
         if iteration < 4:
             new = [file.stat().st_size for file in files(tmp_path) if file not in before]

@@ -251,6 +251,7 @@ class FragmentRuntime(ShareRuntime):
             self._records = {}
         if not rank.served:
             rank.env_steps = rank.iteration * rank.plan.steps_per_iteration
+            self.state.save_ahead()
         self._report_iteration()
 
     def _count_steps(self, steps: int, metrics: Callable[[], dict[str, float]]) -> None:

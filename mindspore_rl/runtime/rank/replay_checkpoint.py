@@ -5,7 +5,7 @@ list of segments, for the checkpoint's metadata.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.stages import Stage
+from mindspore_rl.replay.frames import FrameColumn
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank.arrays import to_host
@@ -26,6 +27,8 @@ WRITTEN = "written/replay/"
 """Prefix of the arrays by which ranks tell what they have written: the JSON of a `Replay`."""
 SMALL_BYTES = 1 << 22
 """A smaller segment is written again together with the records after it, so that few are kept."""
+AHEAD_BYTES = 1 << 25
+"""So many bytes of new records are written before a checkpoint asks for them."""
 
 
 class ReplaySegments:
@@ -40,6 +43,30 @@ class ReplaySegments:
     def __init__(self, rank: Rank, kept: KeptReplay, name: str = "") -> None:
         self._rank, self._kept, self._name = rank, kept, name
         self._segments: list[Segment] = []
+        self._ahead: list[Segment] = []  # prepared, but not kept yet
+        self._look_at = 0  # so many records of all environments: then there may be many new ones
+
+    def write_ahead(self, inserted: np.ndarray) -> None:
+        """Writes new records if they are many, so that the next checkpoint has few to wait for.
+
+        Args:
+            inserted: see `write`.
+
+        Raises:
+            StorageError: the disk is full or faulty.
+        """
+        total = int(inserted.sum())
+        if total < self._look_at or self._kept.dtypes:  # a cell's would be copied whole to the host
+            return
+        columns = list(self._columns())
+        if not columns:
+            return
+        first = self._unwritten(np.maximum(inserted - len(columns[0][0]), 0))
+        new, many = int((inserted - first).sum()), AHEAD_BYTES // _record_bytes(columns) + 1
+        if new >= many:
+            self._ahead += self._written(columns, _constant(columns), first, inserted)
+            new = 0
+        self._look_at = total + many - new
 
     def write(self, inserted: np.ndarray) -> dict[str, tuple[np.ndarray, None]]:
         """Writes the new records of this rank's replay.
@@ -68,25 +95,48 @@ class ReplaySegments:
 
         Priorities change, so that the last column is written whole if it may hold them.
         """
-        last, numbers = len(columns) - 1, range(len(columns))
-        column, dtype = columns[last]
-        if dtype == np.int64 and column.ndim == 2:
-            numbers = numbers[:-1]
-        oldest = np.maximum(inserted - len(column), 0)
+        numbers, last = _constant(columns), len(columns) - 1
+        oldest = np.maximum(inserted - len(columns[last][0]), 0)
+        self._unwritten(oldest)
+        ahead, self._ahead = self._ahead, []
         self._segments = [
             segment
-            for segment in self._segments
-            if replay.size(segment) >= SMALL_BYTES
-            and segment.records[1] > oldest[self._places(segment)].min()
+            for segment in [*self._segments, *self._durable(ahead)]
+            if replay.size(segment) >= SMALL_BYTES and self._has_any(segment, oldest)
         ]
-        first = oldest.copy()
-        for segment in self._segments:
-            lanes = self._places(segment)
-            first[lanes] = np.maximum(first[lanes], segment.records[1])
-        self._segments += self._written(columns, numbers, first, inserted)
+        first = self._unwritten(oldest)
+        self._segments += self._durable(self._written(columns, numbers, first, inserted))
         yield from self._segments
         if last not in numbers:
-            yield from self._written(columns, range(last, last + 1), oldest, inserted)
+            priorities = self._written(columns, range(last, last + 1), oldest, inserted)
+            yield from self._durable(priorities)
+
+    def _durable(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        for segment in segments:
+            replay_segments.keep(self._folder, segment.file)
+            yield segment
+
+    def _unwritten(self, oldest: np.ndarray) -> np.ndarray:
+        """Returns the first record of each environment that is in no segment, `oldest` or later.
+
+        Removes what was written ahead and is overwritten by now.
+        """
+        for segment in [one for one in self._ahead if not self._has_any(one, oldest)]:
+            replay_segments.drop(self._folder, segment.file)
+            self._ahead.remove(segment)
+        first = oldest.copy()
+        for segment in self._segments + self._ahead:
+            lanes = self._places(segment)
+            first[lanes] = np.maximum(first[lanes], segment.records[1])
+        return first
+
+    def _has_any(self, segment: Segment, oldest: np.ndarray) -> bool:
+        """Returns whether the replay still has a record of a segment."""
+        return bool(segment.records[1] > oldest[self._places(segment)].min())
+
+    @property
+    def _folder(self) -> Path:
+        return self._rank.run_dir / replay_segments.FOLDER
 
     def _written(
         self,
@@ -100,7 +150,6 @@ class ReplaySegments:
         Neighbouring environments with one range are written together.
         """
         rank = self._rank
-        folder = rank.run_dir / replay_segments.FOLDER
         iteration = rank.env_steps // rank.plan.steps_per_iteration
         differ = np.flatnonzero((np.diff(first) != 0) | (np.diff(end) != 0)) + 1
         for begin, behind in pairwise((0, *differ.tolist(), len(first))):
@@ -111,7 +160,7 @@ class ReplaySegments:
             chosen = [columns[number] for number in numbers]
             frames, parts = replay_segments.contents(chosen, lanes, records)
             stamped = self._stamped(parts)
-            file, checksum = replay_segments.write(folder, iteration, rank.number, stamped)
+            file, checksum = replay_segments.prepare(self._folder, iteration, rank.number, stamped)
             places = rank.env_indices[begin], rank.env_indices[behind - 1] + 1
             yield Segment(file, places, records, tuple(numbers), checksum, frames)
 
@@ -140,7 +189,7 @@ class ReplaySegments:
             CheckpointError: it is damaged, or this rank cannot go on with its replay.
         """
         rank, kept, own = self._rank, self._kept, self._rank.env_indices
-        self._segments = []
+        self._segments, self._ahead, self._look_at = [], [], 0
         replay = checkpoint.replays_of(meta).get(self._name)
         if replay is None:
             return self._begin_empty(path, meta)
@@ -196,6 +245,23 @@ class ReplaySegments:
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
             array = to_host(column) if dtype else column
             yield array, np.dtype(dtype or array.dtype)
+
+
+def _constant(columns: list[tuple[Any, np.dtype]]) -> range:
+    """Returns the numbers of the columns whose records never change: not the last, of priorities.
+
+    Whether a last column of `[capacity, B]` int64 holds priorities is not known here.
+    """
+    column, dtype = columns[-1]
+    return range(len(columns) - (dtype == np.int64 and column.ndim == 2))
+
+
+def _record_bytes(columns: list[tuple[Any, np.dtype]]) -> int:
+    """Returns about how many bytes a record adds to a segment: of images, one frame."""
+    stores = {column.store for column, _ in columns if isinstance(column, FrameColumn)}
+    arrays = (column.index if isinstance(column, FrameColumn) else column for column, _ in columns)
+    each = sum(replay_segments.row_bytes(array.shape[1:], array.dtype) for array in arrays)
+    return each + sum(store.frame_bytes for store in stores)
 
 
 def written(arrays: dict[str, np.ndarray]) -> dict[str, Any]:

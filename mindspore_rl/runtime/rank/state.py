@@ -94,6 +94,21 @@ class RankState:
         )
         rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
 
+    def save_ahead(self) -> None:
+        """Writes what the next checkpoint will need of the replay, if that is much already.
+
+        Only where all ranks count the same iterations: files are removed by these numbers.
+        """
+        rank = self._rank
+        if self._has_replay and rank.plan.arrivals is None:
+            for name, segments in self._replays.items():
+                segments.write_ahead(self._inserted(name))
+
+    @property
+    def _has_replay(self) -> bool:
+        plan, components = self._rank.plan, self._rank.fragment.components
+        return "replay" in components and plan.checkpoint_replay
+
     def _place(self, axis: int | None, agent_axis: int | None = None) -> list[tuple[int, int]]:
         """Returns the sharded axes of an array, and the first index of this rank on each."""
         rank = self._rank
@@ -116,7 +131,7 @@ class RankState:
         if rank.served:
             iterations = np.full(len(rank.env_indices), rank.iteration)
             state["counters/iterations"] = (iterations, 0)
-        if "replay" in rank.fragment.components and rank.plan.checkpoint_replay:
+        if self._has_replay:
             for name, segments in self._replays.items():
                 inserted = self._inserted(name)
                 state[checkpoint.inserted_of(name)] = (inserted, 0)
