@@ -319,20 +319,15 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_resumed_is_told(tmp_path, capsys):
-    run = tmp_path / "run"
-    words = ["--total-steps", "64", "--backend", "inproc", "--stop-return", "nan"]
-    assert main(["train", "a2c", "num_envs=4", *words, "--run-dir", str(run)]) == 0
-    told = capsys.readouterr().err
-    assert "total_steps" not in told
-    resumed = tmp_path / "resumed"
+def test_what_cannot_be_resumed_is_told(small_run, tmp_path, capsys):
+    resumed, choice = tmp_path / "resumed", f"{ROOT}/tests/environments/choices.py:GraphChoice"
     for more, message in (
         (["ppo"], "the run to be resumed is one of a2c, and ppo is asked for"),
-        (["--env=Acrobot-v1"], "environment is CartPole-v1 in it and Acrobot-v1 here; a run goes"),
+        ([f"--env={choice}"], "graph:CartPole-v1 in it and choices.py:GraphChoice here; a run"),
         (["hidden=32"], "of another job: hidden is [64, 64] in it and [32] here; a run goes on"),
-        ([], "is done: it has trained for 64 steps, and 64 are asked for; raise --total-steps"),
+        ([], "is done: it has trained for 640 steps, and 640 are asked for; raise --total-steps"),
     ):
-        given = ["train", *more, "--resume", str(run), "--run-dir", str(resumed)]
+        given = ["train", *more, "--resume", str(small_run), "--run-dir", str(resumed)]
         assert main(given) == 2
         assert message in capsys.readouterr().err
         assert not resumed.exists()
@@ -343,6 +338,9 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
     assert main(["train", "a2c", *words]) == 0
     told = "total_steps is 10, less than an iteration has: 128 steps are trained"
     assert told in capsys.readouterr().err
+    enough = SimpleNamespace(config=SimpleNamespace(total_steps=128), workers=1)
+    training._tell(load_plan(tmp_path / "run"), enough, "CPU")
+    assert "total_steps" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

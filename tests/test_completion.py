@@ -4,40 +4,34 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-
-def completed(line: str) -> set[str]:
-    """Returns the completions of the last word of a line."""
-    read, write = os.pipe()
-    environ = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    environ |= {"COMP_TYPE": "63", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "bash"}
-    code = f"""
+CODE = """
 import os, sys
-os.dup2({write}, 8)
 from mindspore_rl.cli import main as cli
+folder, *lines = sys.argv[1:]
 sys.argv = ["msrl"]
-cli.main()
+for number, line in enumerate(lines):
+    if not os.fork():
+        os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+        os.dup2(os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY, 0o600), 8)
+        cli.main()
+    assert os.wait()[1] == 0, line
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environ, pass_fds=[write], capture_output=True, check=False)
-    os.close(write)
-    with os.fdopen(read) as told:
-        words = told.read().split("\n")
-    assert done.returncode == 0, done.stderr
-    return {word.strip() for word in words}
+EXPECTED = {
+    "msrl tr": {"train"},
+    "msrl train p": {"ppg", "ppo", "popart="},
+    "msrl train ppo --policy Mul": {"MultipleLearners"},
+    "msrl train ppo --device g": {"gpu"},
+    "msrl train ppo gae": {"gae_lambda="},
+    "msrl check ppo --policy Mul": {"MultipleLearners"},
+}
+"""The completions of the last words of lines."""
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("msrl tr", {"train"}),
-        ("msrl train p", {"ppg", "ppo", "popart="}),
-        ("msrl train ppo --policy Mul", {"MultipleLearners"}),
-        ("msrl train ppo --device g", {"gpu"}),
-        ("msrl train ppo gae", {"gae_lambda="}),
-        ("msrl check ppo --policy Mul", {"MultipleLearners"}),
-    ],
-)
-def test_words_are_completed(line, expected):
-    assert completed(line) == expected
+def test_words_are_completed(tmp_path):
+    environ = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "bash"}
+    environ |= {**os.environ, "COMP_TYPE": "63"}
+    command = [sys.executable, "-c", CODE, tmp_path, *EXPECTED]
+    subprocess.run(command, env=environ, check=True)
+    found = [(tmp_path / str(number)).read_text().split("\n") for number in range(len(EXPECTED))]
+    words = [{word.strip() for word in words} for words in found]
+    assert dict(zip(EXPECTED, words, strict=True)) == EXPECTED

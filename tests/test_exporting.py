@@ -13,8 +13,8 @@ from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.trained import export
 
-SMALL = {"num_envs": 2, "num_steps": 8}
-HERE = {"stop_return": float("nan"), "quiet": True, "total_steps": 32}
+SMALL = {"num_envs": 2, "num_steps": 8, "update_epochs": 1, "num_minibatches": 1}
+HERE = {"stop_return": float("nan"), "quiet": True, "total_steps": 32, "backend": "inproc"}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import io
 import itertools
 import os
@@ -127,6 +128,30 @@ def test_one_process_makes_a_file_of_the_cache_and_the_others_wait(homes, monkey
         assert made() == (b"theirs" if owner == "ends" else b"ours")
         assert bool(list(homes[0].rglob("*.lock"))) == (owner == "hangs")
         child.kill()
+
+
+def test_a_killed_process_does_not_keep_its_turn(homes):
+    code = (
+        "import sys\nfrom mindspore_rl.platform import cache\n"
+        f"with cache.in_turn({NAME!r}):\n    print(flush=True)\n    sys.stdin.read()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+        child.stdout.readline()  # it is its turn
+        (lock,) = homes[0].rglob("*.lock")
+        with open(lock) as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child.kill()
+        with cache.in_turn(NAME):  # would wait for MAKING_S
+            assert lock.exists()
+    assert not lock.exists()
+
+
+def test_without_a_cache_nobody_waits(homes):
+    homes[0].parent.touch()  # files in the places of the folders
+    homes[1].touch()
+    with cache.in_turn(NAME), cache.in_turn(NAME):
+        assert cache.in_cache(NAME) is None
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "the checksum", "all"])

@@ -22,7 +22,6 @@ from mindspore_rl.checking.compared import (
     place_of,
 )
 from mindspore_rl.checking.plain import PlainRun, sites_of
-from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.plan.plan import Plan, save_plan
 from mindspore_rl.platform import resources
 from mindspore_rl.runtime import checkpoint
@@ -30,12 +29,6 @@ from mindspore_rl.runtime.coordinator import admission
 from mindspore_rl.runtime.coordinator.metrics import INFO
 from mindspore_rl.runtime.coordinator.run import run_job
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions
-
-
-def carried_names(request: JobRequest, folder: Path) -> dict[str, str]:
-    """Prepares a job and returns its carried variables with their names in the source."""
-    plan, cut = prepare(request, folder)
-    return names_in_source(plan, dict(cut.program.locals))
 
 
 def names_in_source(plan: Plan, sources: Mapping[str, str]) -> dict[str, str]:

@@ -37,7 +37,6 @@ def difference(
     judge: Callable[..., Any],
     native: Callable[..., Any],
     inputs: tuple,
-    agree: Callable[[int], int],
     scales: Sequence[float] = (),
 ) -> tuple[float, str]:
     """Runs both with one turn of each of the cell's loops, then restores the state.
@@ -51,8 +50,6 @@ def difference(
         judge: MindSpore's execution of the cell.
         native: the function to check.
         inputs: the inputs of both.
-        agree: returns the minimum of its argument over all replicas; cells contain collectives, so
-            all replicas must run them equally often.
         scales: sizes that the first results' tolerances are relative to, if larger than a result.
 
     Returns: the largest difference and its place. The unit is `LARGEST`, or the measured effect of
@@ -85,7 +82,7 @@ def difference(
         for key, wanted in expected.items()
         if off[key] > 1.0 and not key[0] and wanted.dtype == np.float32
     ]
-    if not agree(int(not amplified)):
+    if amplified:
         _disturb(state.values())
         inputs = _disturbed(inputs)
         moved = run(judge)

@@ -1,31 +1,39 @@
-"""Emits a loop nest over the elements of fused nodes."""
+"""Emits a loop nest over the elements of fused nodes and updates."""
 
 import re
 from typing import Any
 
-from mindspore_rl.codegen.effects import root_of
+from mindspore_rl.codegen.effects import WRITES, root_of
 from mindspore_rl.codegen.fusion import Group
-from mindspore_rl.codegen.index_math import access, inner_of, is_number, stride_at, turns_of
+from mindspore_rl.codegen.index_math import (
+    access,
+    inner_of,
+    is_number,
+    loop_type,
+    stride_at,
+    turns_of,
+)
 from mindspore_rl.codegen.operands import Operands
 from mindspore_rl.codegen.ops.elementwise import C_TYPES, expression, literal
 from mindspore_rl.codegen.ops.registry import in_parts, span
+from mindspore_rl.codegen.ops.updates import UPDATES, statements
 from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.source_lines import comment
 
 
 def loop_of(group: Group, operands: Operands) -> list[str]:
     """Emits the loop nest of a group; the innermost loop runs over neighbours in memory."""
-    size = group.nodes[0].type.size
+    size = loop_type(group.nodes[0]).size
     if size == 0:
         return []
     turns = turns_of(group.splits, size)
     lines = comment(group.nodes, operands.shared.sources)
     body = _Body(operands, turns)
     for node in group.nodes:
-        body.add(node)
+        (body.update if node.op in UPDATES else body.add)(node)
     if size == 1:
         return [*lines, "{", *(f"  {line}" for line in body.fixed + body.lines), "}"]
-    parts, loops = group.nodes[0].attrs.get("in parts", 1), []
+    parts, loops = max(node.attrs.get("in parts", 1) for node in group.nodes), []
     for level, (variable, extent) in enumerate(zip(body.variables, turns, strict=True)):
         indent = "  " * level
         if level == len(turns) - 1:
@@ -49,18 +57,34 @@ class _Body:
         self.fixed: list[str] = []
         self.lines: list[str] = []
         self._made: dict[Value, str] = {}
+        self._count = 0
         self._read: dict[str, str] = {}
 
     def add(self, node: Value) -> None:
         """Emits the computation of a node's element from those of its arguments."""
         args = [self._number(node, arg) for arg in node.args]
         kind = C_TYPES[node.type.dtype]
-        name = f"t{len(self._made)}"
+        name = self._new()
         self.lines.append(f"const {kind} {name} = ({kind})({expression(node, args)});")
         self._made[node] = name
         if self.operands.outlives(node):
             at = self._sum(inner_of(self.turns)) if node.type.size > 1 else 0
             self.lines.append(f"{self.operands.name(node)}[{at}] = {name};")
+
+    def update(self, node: Value) -> None:
+        """Emits the update of an element of the arguments that a node overwrites."""
+        args = [self._number(node, arg) for arg in node.args]
+        lines = []
+        for position in WRITES[node.op]:
+            arg, old = node.args[position], args[position]
+            args[position] = self._made[root_of(arg)] = self._new()
+            self.lines.append(f"{C_TYPES[arg.type.dtype]} {args[position]} = {old};")
+            lines.append(f"{self._index(node, arg)} = {args[position]};")
+        self.lines += [f"{{ {statements(node, args)} }}", *lines]
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"t{self._count - 1}"
 
     def _number(self, node: Value, arg: Any) -> str:
         if not is_number(arg):
@@ -83,7 +107,9 @@ class _Body:
         pointer = self.operands.operand(arg).pointer
         offset, strides = access(node, arg)
         spans = zip(inner_of(self.turns), self.turns, strict=True)
-        steps = [stride_at(node.type.shape, strides, inner, extent) for inner, extent in spans]
+        steps = [
+            stride_at(loop_type(node).shape, strides, inner, extent) for inner, extent in spans
+        ]
         terms = [self._sum(steps), str(offset) if offset else ""]
         return f"{pointer}[{' + '.join(filter(None, terms)) or 0}]"
 
@@ -100,4 +126,4 @@ def _number_type(node: Value, arg: Value) -> str:
     if arg.type is not None:
         return arg.type.dtype
     others = [a.type.dtype for a in node.args if isinstance(a, Value) and a.type is not None]
-    return next(iter(others), node.type.dtype)
+    return next(iter(others), loop_type(node).dtype)

@@ -1,12 +1,13 @@
-"""Fuses element-wise nodes of one size into one loop."""
+"""Fuses element-wise nodes and updates of one size into one loop."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.codegen.cfg import Block, Unsupported
-from mindspore_rl.codegen.effects import needs_of, root_of
-from mindspore_rl.codegen.index_math import chain, is_number, splits_of
+from mindspore_rl.codegen.effects import needs_of, overwritten, root_of
+from mindspore_rl.codegen.index_math import chain, is_number, loop_type, splits_of, straight
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
+from mindspore_rl.codegen.ops.updates import UPDATES
 from mindspore_rl.codegen.ops.views import FREE, is_view
 from mindspore_rl.mindir.graph import Type, Value
 
@@ -24,7 +25,7 @@ class Group:
     @property
     def fused(self) -> bool:
         """True if the group is an element-wise loop, False if it is a call."""
-        return self.nodes[0].op in ELEMENTWISE
+        return self.nodes[0].op in ELEMENTWISE or self.nodes[0].op in UPDATES
 
 
 def grouped(block: Block) -> list[Group]:
@@ -50,19 +51,30 @@ def grouped(block: Block) -> list[Group]:
 def _grow(
     group: Group, waiting: list[Value], needs: dict[Value, set[Value]], done: set[Value]
 ) -> None:
-    """Adds every element-wise node of the same size that can run in the same loop."""
-    size = group.nodes[0].type.size
+    """Adds every element-wise node of the same size that can run in the same loop.
+
+    What an update overwrites is read element by element, by the same turn of the loop.
+    """
+    size = loop_type(group.nodes[0]).size
     members: set[Value] = set()
     streams: set[Any] = set()
     splits: set[int] = set()
+    askew: set[Value] = set()
+    written: set[Value] = set()
     group.nodes = []
     for node in waiting:
-        if node.op not in ELEMENTWISE or not isinstance(node.type, Type):
+        if not (node.op in ELEMENTWISE and isinstance(node.type, Type) or node.op in UPDATES):
             continue
-        if node.type.size != size or not needs[node] <= done | members:
+        if loop_type(node).size != size or not needs[node] <= done | members:
             continue
         args = [arg for arg in node.args if is_number(arg)]
         outside = {root_of(arg) for arg in args if arg.op != "constant"} - members
+        others = {root_of(arg) for arg in args if not straight(node, arg)}
+        targets = set(map(root_of, overwritten(node)))
+        if others & (written | targets) or targets & askew:
+            if not members:
+                raise Unsupported(f"{node.op} of a part of an array, or from parts of it")
+            continue
         more = set(splits)
         for arg in args:
             if arg.type is None or root_of(arg) in members and arg.type.size == size:
@@ -77,6 +89,8 @@ def _grow(
                 raise Unsupported(f"{node.op} of shapes that do not nest")
             continue
         splits, streams = set(nested), streams | outside
+        askew |= others
+        written |= targets
         members.add(node)
         group.nodes.append(node)
     group.splits = tuple(sorted(splits))

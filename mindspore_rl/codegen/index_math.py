@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.codegen.cfg import Unsupported
+from mindspore_rl.codegen.effects import place_of
 from mindspore_rl.codegen.ops.elementwise import BY_CHANNEL
+from mindspore_rl.codegen.ops.updates import UPDATES
 from mindspore_rl.codegen.ops.views import strides_of
 from mindspore_rl.mindir.graph import Type, Value
 
@@ -18,14 +20,30 @@ def is_number(arg: Any) -> bool:
     return isinstance(arg.type, Type) or isinstance(arg.data, (bool, int, float))
 
 
+def loop_type(node: Value) -> Type:
+    """Returns the type over whose elements a node loops: that of its result or its target."""
+    found: Type = node.args[0].type if node.op in UPDATES else node.type
+    return found
+
+
+def straight(node: Value, arg: Value) -> bool:
+    """Returns whether turn i of a node's loop reads exactly element i of what holds an argument."""
+    if arg.type is None:
+        return True
+    root, offset = place_of(arg)
+    shape = loop_type(node).shape
+    same = arg.type.size == loop_type(node).size == root.type.size
+    return same and offset == 0 and access(node, arg) == (0, strides_of(shape))
+
+
 def access(node: Value, arg: Value) -> tuple[int, list[int]]:
     """Returns the offset and strides, by the node's axes, of an element-wise node's argument."""
     if node.op == "Strided":
         return node.attrs["offset"], list(node.attrs["strides"])
-    shape, own = node.type.shape, arg.type.shape
+    shape, own = loop_type(node).shape, arg.type.shape
     if node.op in BY_CHANNEL and len(own) == 1 < arg.type.size and len(shape) > 1:
         return 0, [1 if axis == 1 else 0 for axis in range(len(shape))]
-    if arg.type.size == node.type.size:
+    if arg.type.size == loop_type(node).size:
         return 0, strides_of(shape)
     if len(own) > len(shape):
         raise Unsupported(f"{node.op} of shapes {own} and {shape}")
@@ -57,7 +75,7 @@ def stride_at(shape: tuple[int, ...], strides: list[int], inner: int, extent: in
 
 def splits_of(node: Value, arg: Value) -> set[int]:
     """Returns the numbers of neighbouring elements after which an argument's stride changes."""
-    shape = node.type.shape
+    shape = loop_type(node).shape
     if 0 in shape:
         return set()
     _, strides = access(node, arg)

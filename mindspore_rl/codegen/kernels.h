@@ -140,6 +140,19 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 
 static inline vec load(const float *p) { return *(const vec *)p; }
 static inline void store(float *p, vec v) { *(vec *)p = v; }
+// Writes, or adds to, the first COUNT numbers only.
+template <int COUNT, bool ADD> static inline void store_first(float *p, vec v) {
+#if defined(__AVX512F__)
+  typedef float plain_vec __attribute__((vector_size(64)));
+  constexpr unsigned short MASK = (1u << COUNT) - 1;
+  if (ADD) v += (vec)__builtin_ia32_loadups512_mask(p, plain_vec{}, MASK);
+  __builtin_ia32_storeups512_mask(p, (plain_vec)v, MASK);
+#else
+  float lanes[LANES];
+  store(lanes, v);
+  for (int i = 0; i < COUNT; i++) p[i] = ADD ? p[i] + lanes[i] : lanes[i];
+#endif
+}
 static inline float total(vec v) {
   float lanes[LANES];
   store(lanes, v);
@@ -321,9 +334,7 @@ static inline void product_block(const float *a, const float *b, float *c) {
       if ((v + 1) * LANES <= COLS) {
         store(at, ADD ? load(at) + s[r][v] : s[r][v]);
       } else {
-        float last[LANES];
-        store(last, s[r][v]);
-        for (int i = 0; i < COLS - v * LANES; i++) at[i] = ADD ? at[i] + last[i] : last[i];
+        store_first<COLS % LANES, ADD>(at, s[r][v]);
       }
     }
 }
@@ -688,17 +699,4 @@ static void search(const T *sorted, const T *value, I *y) {
                           : std::lower_bound(sorted, sorted + N, v);
       y[r * M + m] = (I)(v == v ? at - sorted : N);
     }
-}
-
-// ---- optimisers --------------------------------------------------------------------------------
-
-template <bool NESTEROV>
-static inline void adam(float *p, float *m, float *v, float scale, float beta1, float beta2,
-                        float epsilon, float g) {
-  const float a = *m + (g - *m) * (1.0f - beta1);
-  const float b = *v + (g * g - *v) * (1.0f - beta2);
-  *m = a;
-  *v = b;
-  const float step = NESTEROV ? beta1 * a + (1.0f - beta1) * g : a;
-  *p -= scale * step / (sqrtf(b) + epsilon);
 }

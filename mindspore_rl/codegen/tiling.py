@@ -23,8 +23,8 @@ from mindspore_rl.codegen.ops.batch_rules import (
 )
 from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
-from mindspore_rl.codegen.ops.inplace import OPTIMISERS
 from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
+from mindspore_rl.codegen.ops.updates import UPDATES
 from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
 
@@ -75,11 +75,11 @@ def _share(block: Block) -> None:
     for node in block.nodes:
         if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
             node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
-        loop = node.args[0] if node.op in OPTIMISERS else node
-        panels = node.op == "Panels" and node.type.shape[1] % (MAX_PARTS * PANEL) == 0
-        shared = loop is not node or node.op in ELEMENTWISE or node.op == "Turned" or panels
+        loop = node.args[0] if node.op in UPDATES else node
+        shared = node.op in ELEMENTWISE or node.op in (*UPDATES, "Turned", "Panels")
         if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
-            node.attrs["in parts"] = MAX_PARTS
+            panels = node.type.shape[1] // PANEL if node.op == "Panels" else MAX_PARTS
+            node.attrs["in parts"] = max(p for p in range(1, MAX_PARTS + 1) if panels % p == 0)
 
 
 def _batches(nodes: list[Value]) -> list[int]:

@@ -2,10 +2,10 @@
 
 A name is an id of gymnasium or gym ("CartPole-v1": gymnasium's if it has it; "gym:CartPole-v1"),
 "graph:CartPole-v1" (MindSpore operators), "probe:bandit" (a known optimum),
-"pettingzoo:mpe2.simple_spread_v3" (a module with PettingZoo's interface), "envpool:Pong-v5"
-(EnvPool's C++), or "path/to/file.py:Name" (the user's own: a class, or a function that makes a
-gym.Env or a gymnasium.Env). Options follow the name:
-"pettingzoo:mpe2.simple_spread_v3,N=8".
+"pettingzoo:mpe2.simple_spread_v3" (a module with PettingZoo's interface), "atari:Pong-v5" (an
+Atari game with DQN's images), "envpool:Pong-v5" (EnvPool's C++), or "path/to/file.py:Name" (the
+user's own: a class, or a function that makes a gym.Env or a gymnasium.Env). Options follow the
+name: "pettingzoo:mpe2.simple_spread_v3,N=8".
 """
 
 import functools
@@ -93,7 +93,7 @@ def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
     """
     accepted: list[str] = []
     missing: dict[str, list[str]] = {}
-    for name in [*names(), "ALE/Pong-v5", "envpool:CartPole-v1"]:  # for all of Atari, EnvPool
+    for name in [*names(), "atari:Pong-v5", "envpool:CartPole-v1"]:  # for all of Atari, EnvPool
         try:
             spec(name)
         except MissingPackageError as error:

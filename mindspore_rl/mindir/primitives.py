@@ -26,6 +26,7 @@ class Primitive:
         kernel: the function of `codegen.ops` that emits its C++.
         composed: the function of `codegen.ops.decompositions` that rewrites it as others.
         writes: positions of the arguments that it overwrites; its results, if any, are these.
+        update: the C++ statements that overwrite an element of these, see `codegen.ops.updates`.
     """
 
     rows: str
@@ -36,11 +37,14 @@ class Primitive:
     kernel: str = ""
     composed: str = ""
     writes: tuple[int, ...] = ()
+    update: str = ""
 
     @property
     def native(self) -> bool:
         """True if code generation supports it."""
-        return self.cpp is not None or bool(self.view or self.kernel or self.composed)
+        return self.cpp is not None or bool(
+            self.view or self.kernel or self.composed or self.update
+        )
 
 
 class _Table(dict[str, Primitive]):
@@ -390,14 +394,53 @@ PRIMITIVES = _table(
     _each("BinaryCrossEntropyWithLogitsBackward", "unknown", composed="logits_loss_grad"),
     _each("KLDivLossGrad", "unknown", composed="divergence_grad"),
     # effects
-    _each("Assign", "unknown", kernel="assign", writes=(0,)),
-    _each("AssignAdd AssignSub", "unknown", kernel="assign_add", writes=(0,)),
+    _each("Assign", "unknown", update="{0} = {1};", writes=(0,)),
+    _each("AssignAdd", "unknown", update="{0} += {1};", writes=(0,)),
+    _each("AssignSub", "unknown", update="{0} -= {1};", writes=(0,)),
     _each("ScatterAdd ScatterUpdate", "unknown", kernel="scatter", writes=(0,)),
     _each("ScatterNdUpdate", "unknown", kernel="update_places", writes=(0,)),
-    _each("Adam", "unknown", kernel="adam", writes=(0, 1, 2)),
-    _each("AdamWeightDecay ApplyRMSProp", "unknown", kernel="optimiser", writes=(0, 1, 2)),
-    _each("ApplyAdagrad ApplyMomentum", "unknown", kernel="optimiser", writes=(0, 1)),
-    _each("SGD", "unknown", kernel="optimiser", writes=(0, 3, 5)),
+    _each(
+        "Adam",  # p, m, v, powers of both betas, rate, betas, epsilon, gradient
+        "unknown",
+        update="{1} += ({9} - {1}) * (1.0f - {6}); {2} += ({9} * {9} - {2}) * (1.0f - {7}); "
+        "const float scale = {5} * sqrtf(1.0f - {4}) / (1.0f - {3}); "
+        "{0} -= scale * {step} / (sqrtf({2}) + {8});",
+        writes=(0, 1, 2),
+    ),
+    _each(
+        "AdamWeightDecay",  # p, m, v, rate, betas, epsilon, decay, gradient
+        "unknown",
+        update="{1} = {4} * {1} + (1.0f - {4}) * {8}; {2} = {5} * {2} + (1.0f - {5}) * {8} * {8}; "
+        "{0} -= {3} * ({1} / (sqrtf({2}) + {6}) + {7} * {0});",
+        writes=(0, 1, 2),
+    ),
+    _each(
+        "ApplyRMSProp",  # p, mean square, moment, rate, gradient, decay, momentum, epsilon
+        "unknown",
+        update="{1} = {5} * {1} + (1.0f - {5}) * {4} * {4}; "
+        "{2} = {6} * {2} + {3} * {4} / sqrtf({1} + {7}); {0} -= {2};",
+        writes=(0, 1, 2),
+    ),
+    _each(
+        "ApplyAdagrad",  # p, sum of squares, rate, gradient
+        "unknown",
+        update="{1} = {1} + {3} * {3}; {0} -= {2} * {3} / sqrtf({1});",
+        writes=(0, 1),
+    ),
+    _each(
+        "ApplyMomentum",  # p, sum, rate, gradient, momentum
+        "unknown",
+        update="{1} = {1} * {4} + {3}; {0} -= {2} * {1};",
+        writes=(0, 1),
+    ),
+    _each(
+        "SGD",  # p, gradient, rate, sum, momentum, 1 before the first step
+        "unknown",
+        update="float step = {1} + {weight_decay} * {0}; if ({4} > 0.0f) {{ "
+        "{3} = {5} > 0.0f ? step : {3} * {4} + (1.0f - {dampening}) * step; {5} = 0.0f; "
+        "{last} }} {0} -= {2} * step;",
+        writes=(0, 3, 5),
+    ),
     _each("Custom", "unknown", kernel="custom"),
     # nodes that only code generation makes
     _each("Strided", "native", cpp="{0}"),

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import time
@@ -34,6 +35,7 @@ MACHINE_FILE = "costs/machine.json"
 ITERATIONS, FEWER, MANY_RANKS = 24, 4, 16
 """Simulated iterations, and those of jobs with many ranks; the first is discarded."""
 LINKS_S, ALONE_S = 120.0, 600.0
+FRACTION = re.compile(r"\b\d+(?:\.\d+(?:e[+-]?\d+)?|e-\d+)\b")
 Say = Callable[[str], None]
 
 
@@ -214,13 +216,22 @@ def _run(
 
 
 def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
-    """Names the cached costs of a fragment by a hash of all that they depend on."""
+    """Names the cached costs of a fragment by a hash of all that they depend on.
+
+    The length of a job, its seed and the fractions in its source, such as a schedule's slope,
+    change no cost.
+    """
+    source = (folder / "fragments" / fragment.file).read_text()
     text = json.dumps(
         [
-            (folder / "fragments" / fragment.file).read_text(),
+            FRACTION.sub("", source),
             Path(plan.algorithm["file"]).read_text(),
             plan.environment,
-            plan.config,
+            {
+                key: value
+                for key, value in plan.config.items()
+                if key not in ("seed", "total_steps")
+            },
             fragment.shares[0],
             fragment.agents[:1],
             _exchanged(plan, fragment),

@@ -173,7 +173,7 @@ def cached(
     for home in homes:
         path = home / name
         try:
-            if not _make_way(home) or not all(map(own_folder, _folders(home, name))):
+            if not _has_room(home, name):
                 continue
             if anew:
                 _make_file(path, make)
@@ -202,6 +202,25 @@ def _make_file(path: Path, make: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
+def in_turn(name: str) -> Iterator[None]:
+    """A context in which one process makes files of the cache while the others wait for it.
+
+    Without a cache folder that can be written nobody waits. The lock only saves work, see
+    `_in_turn`.
+
+    Args:
+        name: what identifies the files, a path in the cache.
+    """
+    with contextlib.ExitStack() as stack:
+        for home in _caches():
+            with contextlib.suppress(OSError):
+                if _has_room(home, name):
+                    stack.enter_context(_in_turn(home / name))
+                    break
+        yield
+
+
+@contextlib.contextmanager
 def _in_turn(path: Path) -> Iterator[None]:
     """A context in which one process makes a file of the cache while the others wait for it.
 
@@ -223,7 +242,8 @@ def _in_turn(path: Path) -> Iterator[None]:
         yield
     finally:
         if owned:
-            lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                lock.unlink()
         os.close(descriptor)
 
 
@@ -346,6 +366,11 @@ def _make_way(home: Path) -> bool:
         if not folder.exists():
             folder.mkdir(0o700, exist_ok=True)
     return not replaceable(home)
+
+
+def _has_room(home: Path, name: str) -> bool:
+    """Makes the folders of a file of the cache. Returns: whether only this user can write them."""
+    return _make_way(home) and all(map(own_folder, _folders(home, name)))
 
 
 def _folders(home: Path, name: str) -> list[Path]:

@@ -159,6 +159,20 @@ def opposite(value: Any) -> Any:
     return ops.logical_not(number("bool", value)) if isinstance(value, Tensor) else not value
 
 
+def either(value: Any, other: float) -> Any:
+    """Returns `value or other`, see `number`; MindSpore cannot join an array and a number."""
+    if isinstance(value, Tensor):
+        return ops.where(number("bool", value), value, other)
+    return value or other
+
+
+def both(value: Any, other: float) -> Any:
+    """Returns `value and other`, see `either`."""
+    if isinstance(value, Tensor):
+        return ops.where(number("bool", value), other, value)
+    return value and other
+
+
 def number(kind: str, value: Any) -> Any:
     """Returns `float(value)`, `int(value)` or `bool(value)`; of an array, an array `[]`.
 

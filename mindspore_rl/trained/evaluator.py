@@ -16,14 +16,13 @@ from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
 
 LOOK_S = 0.1
-LEAST_PRIORITY = 19
 
 
-def main(run_dir: str, folder: str, episodes: str) -> None:
+def main(run_dir: str, folder: str, episodes: str, nice: str) -> None:
     """Evaluates the checkpoints in a folder, the newest first, until the process is ended."""
     interpreter.look_last()
     interpreter.hasten_mindspore()
-    _give_way()
+    _give_way(int(nice))
     while True:
         found = checkpoint.list_checkpoints(Path(folder))
         waiting = [path for path in found if not path.with_suffix(".json").exists()]
@@ -45,11 +44,11 @@ def evaluated(run_dir: Path, path: Path, episodes: int) -> dict[str, object]:
     return {"iteration": done["iteration"], "env_steps": done["env_steps"], "returns": returns}
 
 
-def _give_way() -> None:
-    """Lets all other processes go first, also where each session has its share of the cores."""
-    os.nice(LEAST_PRIORITY)
+def _give_way(nice: int) -> None:
+    """Lets other processes go first, also where each session has its share of the cores."""
+    os.nice(nice)
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(LEAST_PRIORITY))
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from units import node, number, run, tensor
 
+from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.effects import WRITES
 from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.errors import MsrlError
@@ -439,3 +440,25 @@ def test_loops_of_other_shapes_are_fused():
     found = run([doubled, turned], {first: x.reshape(6, 16), second: y.reshape(4, 3, 8)})
     np.testing.assert_array_equal(found[0], x.reshape(6, 16) * 2)
     np.testing.assert_array_equal(found[1], y.reshape(4, 3, 8).transpose(0, 2, 1))
+
+
+def test_a_loop_with_updates_reads_what_they_wrote():
+    """Only element by element: the transposed array is read by other loops."""
+    chance = np.random.default_rng(1)
+    start, x = (chance.standard_normal((3, 3)).astype(np.float32) for _ in range(2))
+    target, given = tensor("w", start), tensor("x", x)
+    found = Type((3, 3), "float32")
+    before = node("Strided", target, type=found, offset=0, strides=(1, 3))
+    added = node("AssignAdd", target, node("Mul", given, given, type=found), type=found)
+    after = node("Add", target, given, type=found)
+    turned = node("Strided", target, type=found, offset=0, strides=(1, 3))
+    last = node("AssignSub", target, turned, type=found)
+    nodes = [before, added.args[1], added, after, turned, last]
+    results = run(nodes, {target: start.copy(), given: x}, [before, after, turned, last])
+    wanted = start + x * x
+    expected = (start.T, wanted + x, wanted.T, wanted - wanted.T)
+    for one, other in zip(results, expected, strict=True):
+        np.testing.assert_allclose(one, other, 1e-6, 1e-6)
+    row = node("Reshape", target, type=Type((3,), "float32"), offset=3)
+    with pytest.raises(Unsupported, match="AssignAdd of a part of an array"):
+        run([node("AssignAdd", row, row, type=row.type)], {target: start})

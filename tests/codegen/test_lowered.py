@@ -1,5 +1,6 @@
 """Tests of the choice between native code and MindSpore for a cell, and of its messages."""
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from units import graph_mode
 
 from mindspore_rl.codegen.ops import elementwise
+from mindspore_rl.communication.group import HostGroup
 from mindspore_rl.platform import toolchain
+from mindspore_rl.runtime.rank import native_or_mindspore
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 from mindspore_rl.runtime.rank.native_or_mindspore import LoweredCell
 
@@ -42,6 +45,17 @@ class Histogram(nn.Cell):
 
     def construct(self, x):
         return ops.histc(x, 4)
+
+
+class Shared(nn.Cell):
+    """Adds up an array over replicas."""
+
+    def __init__(self, group):
+        super().__init__(auto_prefix=False)
+        self.total = group("sum")
+
+    def construct(self, x):
+        return self.total(x)
 
 
 class Row(nn.Cell):
@@ -88,11 +102,17 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "mindspore_rl" / "native"
 
 
-def lowered(cell, *inputs, owners=()):
+def lowered(cell, *inputs, owners=(), alone=contextlib.nullcontext):
     told = []
     turns = [cell.turns_1] if hasattr(cell, "turns_1") else []
     made = LoweredCell(
-        cell, list(owners), turns, lambda n: n, lambda *chosen: told.append(chosen), print
+        cell,
+        list(owners),
+        turns,
+        lambda n: n,
+        lambda *chosen: told.append(chosen),
+        print,
+        alone=alone,
     )
     return made, made(*inputs), told
 
@@ -161,6 +181,38 @@ def test_a_primitive_without_a_row_leaves_the_cell_to_mindspore():
         r"no native form of \w+ \(test_lowered.py:\d+: return ops.histc\(x, 4\)\)", why
     )
     assert "Hist" in why
+
+
+def test_nobody_waits_for_a_cell_that_has_no_native_code(monkeypatch):
+    """Each replica has to compile it anyway."""
+    lowered(Histogram(), X)
+    monkeypatch.setattr(native_or_mindspore, "in_turn", pytest.fail)
+    _, _, told = lowered(Histogram(), X)
+    assert [native for native, _ in told] == [False]
+
+
+def test_a_cell_that_another_replica_has_compiled_is_neither_compiled_nor_checked(monkeypatch):
+    lowered(Count(), X)
+    monkeypatch.setattr(CompiledCell, "graph", pytest.fail)
+    monkeypatch.setattr(native_or_mindspore, "difference", pytest.fail)
+    _, _, told = lowered(Count(), X)
+    assert told == [(True, "")]
+
+
+def test_a_cell_is_checked_without_the_other_replicas(cache):
+    """The others may wait for the result of the check, so no collective of it may wait for them."""
+
+    def reduce(reduction, array):
+        called.append(reduction)
+        return array
+
+    called = []
+    group = HostGroup(lambda: reduce)
+    cell = Shared(group)
+    _, total, told = lowered(cell, X, alone=group.alone)
+    assert told == [(True, "")]
+    assert called == ["sum"]  # by the call after the check
+    np.testing.assert_array_equal(total, X)
 
 
 def test_a_difference_leaves_the_cell_to_mindspore_and_is_remembered(cache, monkeypatch):

@@ -57,10 +57,10 @@ def test_every_name_in_the_table_has_a_function_and_every_function_a_primitive()
 
 def test_a_primitive_has_native_code_of_one_kind_or_none():
     for op, p in PRIMITIVES.items():
-        kinds = (p.cpp is not None, bool(p.view), bool(p.kernel), bool(p.composed))
+        kinds = (p.cpp is not None, *map(bool, (p.view, p.kernel, p.composed, p.update)))
         assert sum(kinds) == p.native, op
         assert p.native or p.rows != "unknown", op
-        assert not p.writes or p.kernel, op
+        assert not p.writes or p.kernel or p.update, op
 
 
 def test_native_loops_over_elements_are_elementwise_for_rows():

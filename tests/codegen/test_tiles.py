@@ -213,7 +213,7 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     first = _agreeing(cell, inputs)
     for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
         assert part in all_tiled[0]
-    assert "for (int64_t i = part * 192 / 8;" in all_tiled[0]
+    assert "for (int64_t i0 = part * 192 / 8;" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
         np.testing.assert_array_equal(one, other)
 

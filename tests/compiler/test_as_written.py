@@ -24,8 +24,7 @@ FROM = (
 @pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
 def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "ensemble.py", policy, 2, num_steps=4, num_envs=4)
-    reference = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
@@ -42,8 +41,7 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
         msrl.update(self.apply, g)
         """
     job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
-    reference = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 LOOPS = """
@@ -84,8 +82,7 @@ def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
     job = inproc.request(
         program_with(tmp_path, [end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
     )
-    reference = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):

@@ -403,6 +403,10 @@ CONDITIONS = {
     "if PARTS['no_teams'] and msrl.mean(reward) > 0.5:\n    target = 2.0 * reward": False,
     "if PARTS['teams'] or msrl.mean(reward) > 0.5:\n    target = 2.0 * reward": True,
     "target = 2.0 * reward if PARTS['teams'] else reward": True,
+    "target = 2.0 * reward if msrl.mean(reward) > 0.5 or PARTS['teams'] else reward": True,
+    "if msrl.mean(reward) > 0.5 and PARTS['no_teams']:\n    target = 2.0 * reward": False,
+    "m = msrl.mean(reward)\nif not (m > 0.5 and (m > 0.9 or PARTS['teams']) or True):\n"
+    "    target = 2.0 * reward": False,
     "target = (2.0 * reward if PARTS['no_teams'] else reward) * 1.0": False,
 }
 
@@ -426,8 +430,9 @@ def test_a_condition_known_now_leaves_no_branch(code, tmp_path):
         ("target = reward * (0.5 or msrl.mean(reward))", "* 0.5"),
         ("target = reward * (PARTS['teams'] and 0.5)", "* 0.5"),
         ("target = reward * ((PARTS['some'] or msrl.mean(reward))[0])", "(64, 64)[0]"),
-        ("m = msrl.mean(reward)\ntarget = reward * (m and True)", "m and True"),
-        ("m = msrl.mean(reward)\ntarget = reward * (m and 1.0 and 0.5)", "m and 0.5"),
+        ("m = msrl.mean(reward)\ntarget = reward * (m and True)", "both(m, True)"),
+        ("m = msrl.mean(reward)\ntarget = reward * (m and 1.0 and 0.5)", "both(m, 0.5)"),
+        ("m = msrl.mean(reward)\ntarget = reward * (m or 0.5)", "either(m, 0.5)"),
     ],
 )
 def test_and_or_give_what_python_gives(code, value, tmp_path):

@@ -44,7 +44,7 @@ def _job(name, policy, workers, chunks, environment, act_for=0, **config):
 )
 def test_equals_the_reference(case, tmp_path):
     job = _job(*case)
-    assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_acting_for_whoever_is_ready_changes_no_value(
     monkeypatch.setattr(Messenger, "first_of", first_of)
     config = {"learning_starts": 0, "updates": 2} if name == "dqn" else {}
     job = _job(name, "SingleLearnerFine", workers, 1, environment, act_for, **config)
-    assert inproc.run_and_compare(job, inproc.run_reference(job, tmp_path), tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
     assert len(orders) > 2, "parts were ready in different orders"
 
 

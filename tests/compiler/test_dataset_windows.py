@@ -29,7 +29,7 @@ def a_data_set(tmp_path_factory):
 @pytest.fixture(scope="session", name="reference")
 def a_reference(dataset, tmp_path_factory):
     job = inproc.request(PROGRAM, "SingleLearnerCoarse", 1, dataset=str(dataset))
-    return inproc.run_reference(job, tmp_path_factory.mktemp("reference"))
+    return inproc.run_reference(job, tmp_path_factory.mktemp("reference"), once=True)
 
 
 @pytest.mark.parametrize(

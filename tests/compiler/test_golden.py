@@ -9,6 +9,7 @@ from mindspore_rl import programs
 from mindspore_rl.compiler import pipeline
 from mindspore_rl.compiler.show.render import render_partition
 from mindspore_rl.jobs import registry
+from tests.tiers import quick
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -45,7 +46,9 @@ def _texts(file: Path, policy: str, env: str, passes: tuple[str, ...]) -> dict[P
     }
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job[0].stem}_{job[1]}")
+@pytest.mark.parametrize(
+    "job", quick([(job,) for job in JOBS], *range(7)), ids=lambda job: f"{job[0].stem}_{job[1]}"
+)
 def test_passes(job):
     for file, text in _texts(*job).items():
         assert text == file.read_text(), f"{file}: if this is meant, write the files anew"

@@ -51,7 +51,7 @@ def job():
 
 @pytest.fixture(scope="module")
 def reference(job, tmp_path_factory):
-    return inproc.run_reference(job, tmp_path_factory.mktemp("reference"))
+    return inproc.run_reference(job, tmp_path_factory.mktemp("reference"), once=True)
 
 
 def test_nothing_injected(job, reference, tmp_path):
@@ -91,7 +91,7 @@ def by_number(tmp_path_factory):
     def get(policy, workers, env):
         job = inproc.request(file, policy, workers, num_steps=4, env=env)
         if env not in known:
-            known[env] = inproc.run_reference(job, folder / env.replace(":", "_"))
+            known[env] = inproc.run_reference(job, folder / env.replace(":", "_"), once=True)
         return job, known[env]
 
     return get

@@ -12,8 +12,7 @@ from tests.programs.named import Decision, Memory
 
 def test_a_program_of_names_is_its_plain_loop(tmp_path):
     job = inproc.request(inproc.PROGRAMS / "named.py", "MultipleLearners", 2, num_steps=4)
-    reference = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 def chosen(obs, *, scale=2.0):

@@ -31,8 +31,7 @@ def test_a_row_and_a_function_are_a_new_call_of_msrl(policy, tmp_path):
     file = program_with(tmp_path, learn=LARGEST)
     env = {"GPUOnly": "graph:CartPole-v1"}.get(policy, "CartPole-v1")
     job = inproc.request(file, policy, 1, num_steps=4, env=env)
-    reference = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
     learner = {"GPUOnly": "loop"}.get(policy, "learner")
     source = (tmp_path / "run" / "fragments" / f"{learner}.py").read_text()
     assert "operators.largest(" in source

@@ -75,19 +75,6 @@ CASES += [
 ]
 
 
-@pytest.fixture(scope="session")
-def references(tmp_path_factory):
-    known = {}
-
-    def get(job):
-        key = job.algorithm, job.config
-        if key not in known:
-            known[key] = inproc.run_reference(job, tmp_path_factory.mktemp("reference"))
-        return known[key]
-
-    return get
-
-
 @pytest.mark.parametrize(
     ("name", "policy", "environment"),
     [
@@ -96,20 +83,20 @@ def references(tmp_path_factory):
     ],
     ids=lambda v: getattr(v, "name", v),
 )
-def test_three_workers_equal_the_reference(name, policy, environment, references, tmp_path):
+def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 3, env=environment)
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
-def test_draws_under_a_condition_are_those_of_the_plain_loop(references, tmp_path):
+def test_draws_under_a_condition_are_those_of_the_plain_loop(tmp_path):
     job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2)
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.parametrize("workers", quick([1, 2], 1))
-def test_draws_from_all_are_the_same_on_fewer_workers(workers, references, tmp_path):
+def test_draws_from_all_are_the_same_on_fewer_workers(workers, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -131,19 +118,19 @@ def test_every_replay_goes_on_when_a_run_resumes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["MultipleLearners", "Central", SCATTERED])
 @pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
-def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, references, tmp_path):
+def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, tmp_path):
     batch = {"by": by, "own_batch": 7, "model_batch": 29}
     job = inproc.request(inproc.PROGRAMS / "two_replays.py", policy, 3, **batch)
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["MultipleLearners", SCATTERED], ids=["with", "apart"])
-def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp_path, monkeypatch):
+def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_segments, "PIECE_BYTES", 500)
     monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)
     job = inproc.request(inproc.PROGRAMS / "two_replays.py", policy, 3, env="CartPole-v1")
-    reference = references(job)
+    reference = inproc.run_reference(job, tmp_path)
     assert inproc.run_and_compare(job, reference, tmp_path) == []
     last = checkpoint.list_checkpoints(tmp_path / checkpoint.FOLDER)[-1]
     assert theorem.compare_states(last, reference.checkpoints[-1], "replay/") == []
@@ -169,7 +156,7 @@ def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, references, tmp
     ids=str,
 )
 @pytest.mark.slow
-def test_ppo_options(options, references, tmp_path):
+def test_ppo_options(options, tmp_path):
     job = inproc.request(
         registry.find_algorithm("ppo"),
         "MultipleLearners",
@@ -178,7 +165,7 @@ def test_ppo_options(options, references, tmp_path):
         update_epochs=2,
         **options,
     )
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 APE_X = {
@@ -211,9 +198,9 @@ def test_each_environment_of_ape_x_has_its_epsilon():
     np.testing.assert_allclose(seen, [expected] * 4, rtol=1e-4)
 
 
-def test_ape_x_equals_the_reference(references, tmp_path):
+def test_ape_x_equals_the_reference(tmp_path):
     job = inproc.request(registry.find_algorithm("dqn"), "SingleLearnerCoarse", 3, **APE_X)
-    assert inproc.run_and_compare(job, references(job), tmp_path) == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 EARLY = """
@@ -366,14 +353,14 @@ if msrl.env_steps() > 0:
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_changed_program_equals_the_reference(case, references, tmp_path):
+def test_a_changed_program_equals_the_reference(case, tmp_path):
     policy, parts = CHANGES[case]
     job = inproc.request(program_with(tmp_path, **parts), policy, 3, num_steps=4)
     job = dataclasses.replace(job, record=())
-    assert inproc.run_and_compare(job, references(job), tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
-def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(references, tmp_path):
+def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(tmp_path):
     program = program_with(
         tmp_path,
         learn="target = reward + before[:, :, 2]",
@@ -394,7 +381,7 @@ def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(references, tmp_p
     plan, _ = prepare(job, tmp_path / "run")
     inproc._run(plan, tmp_path / "run")
     last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
-    assert theorem.compare_states(last, references(job).checkpoints[-1]) == []
+    assert theorem.compare_states(last, inproc.run_reference(job, tmp_path).checkpoints[-1]) == []
 
 
 SOMETIMES = """
@@ -409,20 +396,19 @@ for i in range(3):
 @pytest.mark.parametrize(
     ("spoilt", "site"), quick([("", ""), ("0.5 *", "#1"), ("- 0.25 *", "#2")], 0, 2)
 )
-def test_marks_under_conditions_are_recorded(spoilt, site, references, tmp_path):
+def test_marks_under_conditions_are_recorded(spoilt, site, tmp_path):
     def spoil(folder):
         for file in (folder / "fragments").glob("*.py"):
             file.write_text(file.read_text().replace(spoilt, f"{spoilt} 1.1 *"))
 
     program = program_with(tmp_path, learn=SOMETIMES)
     job = inproc.request(program, "MultipleLearners", 2, num_steps=4)
-    change = spoil if spoilt else None
-    wrong = inproc.run_and_compare(job, references(job), tmp_path / "run", change)
+    wrong = inproc.differences(job, tmp_path, spoil if spoilt else None)
     assert bool(wrong) == bool(spoilt)
     assert not spoilt or any(f"1: boundary:advantage{site}: " in line for line in wrong)
 
 
-def test_one_mean_passed_from_cell_to_cell(references, tmp_path):
+def test_one_mean_passed_from_cell_to_cell(tmp_path):
     program = program_with(
         tmp_path,
         learn="""
@@ -445,19 +431,16 @@ def test_one_mean_passed_from_cell_to_cell(references, tmp_path):
         ],
     )
     job = inproc.request(program, "MultipleLearners", 1, num_steps=4)
-    reference = references(job)
     job = dataclasses.replace(job, record=(), compiled=True)
-    assert inproc.run_and_compare(job, reference, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", ["CartPole-v1", "graph:CartPole-v1"])
 @pytest.mark.parametrize("name", NAMES)
-def test_compiled_equals_the_reference(name, environment, references, tmp_path):
+def test_compiled_equals_the_reference(name, environment, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{name}.py", "MultipleLearners", 1, env=environment)
-    reference = references(job)
-    job = dataclasses.replace(job, compiled=True)
-    assert inproc.run_and_compare(job, reference, tmp_path) == []
+    assert inproc.differences(dataclasses.replace(job, compiled=True), tmp_path) == []
 
 
 FROZEN = """

@@ -5,7 +5,11 @@ import pytest
 from mindspore import Tensor, ops
 
 from mindspore_rl.compiler.analysis import row_trials
+from mindspore_rl.compiler.analysis.row_dataflow import has_loop
+from mindspore_rl.compiler.analysis.row_lattice import Sharding
 from mindspore_rl.compiler.ir.ir import Op
+from mindspore_rl.mindir.graph import Function
+from mindspore_rl.mindir.graph import Value as Node
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform import mindspore_device
 
@@ -24,7 +28,20 @@ def test_mindspore_disagrees_with_itself_about_subnormal_numbers():
     assert any(len(results) > 1 for results in seen.values()), seen
 
 
-def tried(data):
+class Read:
+    """A graph in which each row of `y` depends on the same row of `x`, with a loop or without."""
+
+    def __init__(self, loop):
+        self.loop = loop
+
+    def sharding(self, *_):
+        return Sharding("sharded")
+
+    def has_loop(self, _):
+        return self.loop
+
+
+def tried(data, reading=None):
     """Returns the inputs of all evaluations of `sign` in trials that begin with some numbers."""
     mindspore_device.use()
     op = Op("glue#1", "glue", ("y",), ("ops.sign(x)",), ("x",), where=None)
@@ -35,7 +52,7 @@ def tried(data):
         return (ops.sign(inputs["x"]),)
 
     trials = row_trials.RowTrials(
-        evaluate, row_trials.environment_rows(4), np.random.default_rng(0)
+        evaluate, row_trials.environment_rows(4), np.random.default_rng(0), reading
     )
     values = {"x": Value((4,), "float32", axis=0), "y": Value((4,), "float32", axis=0)}
     assert trials.evidence(op, {"x": Tensor(data)}, values) == ""
@@ -51,3 +68,21 @@ def test_trials_evaluate_what_they_begin_with_twice():
     """The second evaluation finds what is random; a tree search takes a second each."""
     data = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
     assert sum(np.array_equal(x, data) for x in tried(data)) == 2
+
+
+@pytest.mark.parametrize(
+    ("loop", "rows"), [(True, [4, 4, 2, 160]), (False, [4, 4, 2, 4, 2, 4, 2, 160])]
+)
+def test_an_operation_with_a_loop_is_tried_once_on_few_and_on_many_rows(loop, rows):
+    """Others are tried on new data, too."""
+    assert [len(x) for x in tried(np.array([1.0, -2.0, 3.0, 4.0], np.float32), Read(loop))] == rows
+
+
+def test_a_loop_is_a_function_that_calls_itself():
+    x, turn, once = Node("argument", "x"), Function("turn"), Function("once")
+    turn.result = Node("call", "again", [turn, x])
+    once.result = Node("Abs", "abs", [x])
+    assert has_loop(Node("Neg", "y", [Node("call", "first", [turn, x])]))
+    assert not has_loop(
+        Node("Add", "y", [Node("call", "z", [once, x]), Node("call", "w", [once, x])])
+    )

@@ -64,8 +64,7 @@ def test_a_number_of_an_environment_is_that_of_all_its_agents(tmp_path):
     assert line in text
     file.write_text(text.replace(line, f"{line}\n                {shifted}"))
     job = inproc.request(file, "Environments", 3)
-    found = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 def test_noise_by_local_agent_shows(reference, tmp_path):
@@ -93,8 +92,7 @@ def test_chunks_of_environments_and_shares_of_agents(tmp_path):
     policy = registry.load_policy(registry.find_policy("Environments"))
     policy = dataclasses.replace(policy, schedule=Schedule(chunks=2))
     job = inproc.request(TEAMS, policy, 2, env="pettingzoo:mpe2.simple_spread_v3")
-    found = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -110,5 +108,4 @@ def test_mappo_by_agent(environment, tmp_path):
         num_minibatches=2,
         update_epochs=2,
     )
-    found = inproc.run_reference(job, tmp_path / "reference")
-    assert inproc.run_and_compare(job, found, tmp_path / "run") == []
+    assert inproc.differences(job, tmp_path) == []

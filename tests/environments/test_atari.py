@@ -11,9 +11,14 @@ from ale_py import env as ale_env
 
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
-from mindspore_rl.errors import MissingPackageError
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+)
 
-PONG = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'pong.py'}:make_pong"
+PONG = "atari:Pong-v5"
+EXAMPLE = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'pong.py'}:make_pong"
 
 
 def test_a_bare_game_is_known_by_its_id(capfd):
@@ -24,9 +29,19 @@ def test_a_bare_game_is_known_by_its_id(capfd):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(MissingPackageError, match="needs ale-py, which is not installed") as told:
-        registry.spec("ALE/Pong-v5")
-    assert told.value.extra == "atari"
+    for name in ("ALE/Pong-v5", PONG):
+        with pytest.raises(MissingPackageError, match="needs ale-py, which is not inst") as told:
+            registry.spec(name)
+        assert told.value.extra == "atari"
+
+
+def test_options_go_to_the_game_and_to_its_images():
+    name = "atari:Breakout-v5,screen_size=42,terminal_on_life_loss=true,difficulty=1"
+    assert registry.spec(name).obs_shape == (4, 42, 42)
+    with pytest.raises(UnknownEnvironmentError, match="did you mean 'atari:Pong-v5'"):
+        registry.spec("atari:Pog-v5")
+    with pytest.raises(EnvironmentFailure, match="unexpected keyword argument 'lives'"):
+        registry.spec("atari:Pong-v5,lives=3")
 
 
 def test_frames_are_stacked():
@@ -36,6 +51,11 @@ def test_frames_are_stacked():
     for (_, before, *_), (_, after, *_) in zip(seen[:-1], seen[1:], strict=True):
         np.testing.assert_array_equal(after[:, :3], before[:, 1:])
     assert (seen[-1][0][0] != seen[-1][0][1]).any()
+    example = registry.make_vector(EXAMPLE, range(2), 1)
+    example.reset()
+    for t, of_name in enumerate(seen):
+        for one, other in zip(of_name, example.step(np.full(2, t % 6, np.int32)), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_a_game_loads_its_rom_once_and_does_the_same_in_any_share(tmp_path, monkeypatch):

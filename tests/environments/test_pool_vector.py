@@ -154,11 +154,12 @@ def test_it_keeps_its_promises(capfd, recwarn):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("workers", quick(["1", "2"], 0))
-def test_ranks_train_on_it(tmp_path, capsys, workers):
+@pytest.mark.parametrize("backend", quick(["inproc", "mpi"], 0))
+def test_ranks_train_on_it(tmp_path, capsys, backend):
     run = tmp_path / "run"
     command = ["train", "a2c", "--env", "envpool:CartPole-v1", "--policy", "MultipleLearners"]
-    sizes = ["--workers", workers, "num_envs=4", "num_steps=16", "--total-steps", "192"]
+    sizes = ["--workers", "2", "num_envs=4", "num_steps=16", "--total-steps", "192"]
+    command += ["--backend", backend]
     assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
     assert "steps: 192 environment steps" in capsys.readouterr().out
     assert len(list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))) == 3

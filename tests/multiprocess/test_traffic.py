@@ -1,13 +1,12 @@
-"""The ranks send what the plan predicts, call by call and byte by byte."""
+"""The ranks send what the plan predicts, call by call and byte by byte; `test_theorem.py`, too."""
 
 import dataclasses
-import json
 
 import pytest
 import theorem
 from test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
 
-from mindspore_rl.plan.traffic import RECORDS, TRAFFIC_FILE, predict
+from mindspore_rl.plan.traffic import RECORDS, predict
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.tiers import quick
@@ -23,39 +22,19 @@ IN_PROCESS = [
     (TWO_PHASE, "Central", "CartPole-v1", 3),
     (TWO_PHASE, str(PROGRAMS / "crossed.py"), "CartPole-v1", 1),
 ]
-RANKS = [("a2c", "SingleLearnerCoarse", "CartPole-v1", 2)]
-SLOW_RANKS = [
-    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 2),
-    (TWO_PHASE, "GPUOnly", "graph:CartPole-v1", 2),
-    ("ppo", "GPUOnly", "graph:CartPole-v1", 2),
-    ("ppo", "SingleLearnerFine", "CartPole-v1", 2),
-    (TWO_PHASE, "Central", "CartPole-v1", 2),
-    (TWO_PHASE, "Environments", "CartPole-v1", 2),
-]
 
 
 def _name(case):
     return "-".join(str(part).rpartition("/")[2] for part in case)
 
 
-def _run(request, folder, compiled):
-    request = dataclasses.replace(request, record=(), compiled=compiled)
-    plan, _ = theorem.prepare(request, folder)
-    outcome = run_job(plan, folder, JobOptions(progress=False, total_steps=0))
-    return plan, outcome, json.loads((folder / TRAFFIC_FILE).read_text())
-
-
-def _assert_predicted(plan, outcome, found, moves=False):
-    assert found["iterations"] == outcome.iterations == plan.num_iterations
-    assert set(found["program"]) == {t.name for t in predict(plan)}
-    for name, row in found["program"].items():
-        assert row["calls"] > 0, name
-        assert (row["calls"], row["bytes"]) == (row["predicted_calls"], row["predicted_bytes"])
-    # In addition, only iteration boundaries and checkpoints send.
-    boundary = found["runtime"].get("iteration boundary", {"calls": 0})
-    assert boundary["calls"] == (plan.num_ranks - 1) * (outcome.iterations + 1)
-    assert set(found["runtime"]) <= {"iteration boundary", "start and checkpoints", RECORDS}
+def _run(request, folder, moves=False):
+    """Runs a job. Returns: its plan, and what was sent; asserts that it is what was predicted."""
+    plan, _ = theorem.prepare(dataclasses.replace(request, record=(), compiled=False), folder)
+    run_job(plan, folder, JobOptions(progress=False, total_steps=0))
+    found = theorem.sent_as_predicted(plan, folder)
     assert (RECORDS in found["runtime"]) == moves
+    return plan, found
 
 
 def test_worked_by_hand(tmp_path):
@@ -81,7 +60,7 @@ def test_images_are_sent_as_bytes(tmp_path):
 @pytest.mark.slow
 def test_images_arrive_as_predicted(tmp_path):
     request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
-    _assert_predicted(*_run(request, tmp_path, compiled=False))
+    _run(request, tmp_path)
 
 
 def test_a_collective_by_hand(tmp_path):
@@ -104,13 +83,12 @@ def test_a_collective_by_hand(tmp_path):
     ids=_name,
 )
 def test_in_process(case, tmp_path):
-    _assert_predicted(*_run(request_for(*case), tmp_path, compiled=False))
+    _run(request_for(*case), tmp_path)
 
 
 def test_records_of_other_replicas_are_counted_by_themselves(tmp_path):
     request = request_for(str(PROGRAMS / "across.py"), "MultipleLearners", "CartPole-v1", 2)
-    plan, outcome, found = _run(request, tmp_path, compiled=False)
-    _assert_predicted(plan, outcome, found, moves=True)
+    _, found = _run(request, tmp_path, moves=True)
     moved = found["runtime"][RECORDS]
     assert moved["calls"] <= 3 * 2 * 4  # iterations, replicas, draws
     assert moved["bytes"] % (4 * 4 + 4 + 4 + 1) == 0  # a record: obs, action, reward, terminated
@@ -122,8 +100,7 @@ def test_each_chunk_is_a_message_of_its_own(tmp_path):
     request = request_for("ppo", "SingleLearnerFine", "CartPole-v1", 3)
     policy = dataclasses.replace(request.policy, schedule=Schedule(chunks=2))
     case = dataclasses.replace(request, policy=policy)
-    plan, outcome, found = _run(case, tmp_path, compiled=False)
-    _assert_predicted(plan, outcome, found)
+    plan, _ = _run(case, tmp_path)
     start, action, _ = predict(plan)
     assert (start.calls, action.calls) == (3, 32 * 3 * 2)
     assert action.message_bytes == 32 * 8 * 4
@@ -134,16 +111,5 @@ def test_parameters_that_wait_for_their_use_are_received_in_the_end(tmp_path):
     request = request_for("ppo", "SingleLearnerCoarse", "CartPole-v1", 2)
     policy = dataclasses.replace(request.policy, schedule=Schedule(lag=2))
     case = dataclasses.replace(request, policy=policy)
-    plan, outcome, found = _run(case, tmp_path, compiled=False)
-    _assert_predicted(plan, outcome, found)
+    _, found = _run(case, tmp_path)
     assert found["program"]["parameters:update#1 learner->actor"]["calls"] == 3 * 2
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    "case",
-    [*RANKS, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW_RANKS)],
-    ids=_name,
-)
-def test_ranks(case, tmp_path):
-    _assert_predicted(*_run(request_for(*case), tmp_path, compiled=True))

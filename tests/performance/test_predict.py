@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 
 import pytest
@@ -113,6 +114,22 @@ def test_costs_are_kept_by_what_a_fragment_exchanges(tmp_path):
         learner = next(f for f in plan.fragments if f.name == "learner")
         names[workers] = predict._name(plan, tmp_path / str(workers), learner)
     assert names[1] != names[3]
+
+
+def test_costs_are_kept_whatever_the_length_of_the_job(tmp_path):
+    """In the source its length is the slope of the learning rate."""
+    asked = request("GPUOnly", env="graph:CartPole-v1")
+    plan, _ = prepare(asked, tmp_path)
+    (fragment,) = plan.fragments
+    file = tmp_path / "fragments" / fragment.file
+    source = file.read_text()
+    (slope,) = re.findall(r"\(1\.0 - ([\d.e-]+) \*", source)
+    names = [predict._name(plan, tmp_path, fragment)]
+    for text, key in ((source.replace(slope, "1e-07"), "total_steps"), (source, "num_steps")):
+        file.write_text(text)
+        longer = dataclasses.replace(plan, config={**plan.config, key: 4321})
+        names.append(predict._name(longer, tmp_path, fragment))
+    assert names[0] == names[1] != names[2]
 
 
 @pytest.mark.multiprocess

@@ -1,5 +1,6 @@
 """Evaluation while a job trains: its process, what it records, and that it cannot fail the job."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -11,23 +12,37 @@ import pytest
 
 from mindspore_rl import train
 from mindspore_rl.runtime.best_checkpoint import chosen
+from mindspore_rl.runtime.coordinator import event_loop
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.evaluator import FOLDER, Evaluation, Evaluator
+from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, read_lines
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions
+from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.trained.curves import curve
 from tests.runtime.test_coordinator import make_plan, run, run_dir  # noqa: F401  (a fixture)
 from tests.runtime.test_metrics import scalars
 
 PLAYS = """
 import json, os, pathlib, sys, time
-run_dir, folder, episodes = sys.argv[1:]
+run_dir, folder, episodes, nice = sys.argv[1:]
 while True:
     for path in pathlib.Path(folder).glob("checkpoint-*.npz"):
         made = path.with_suffix(".part")
         made.write_text(json.dumps({"iteration": 3, "env_steps": 96, "returns": [1.0, 3.0]}))
         made.rename(path.with_suffix(".json"))
     time.sleep(0.02)
+"""
+STARVES = """
+import os, signal, sys
+from mindspore_rl.trained import evaluator
+def evaluated(run_dir, path, episodes):
+    if sys.argv[4] != "0":
+        signal.pause()
+    return {"iteration": 3, "env_steps": 96, "returns": [float(os.nice(0))]}
+evaluator.evaluated = evaluated
+evaluator.main(*sys.argv[1:])
 """
 DIES = "import time; time.sleep(0.2); raise SystemExit(3)"
 HOLDS = """
@@ -64,6 +79,24 @@ def test_its_end_is_told(tmp_path):
         assert evaluator.failed() == (
             f"the evaluation has ended (exit status 3), see {tmp_path / 'evaluator.log'}"
         )
+
+
+def test_a_job_at_its_end_does_not_wait_for_a_process_that_gets_no_core(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_loop, "HASTEN_AFTER_S", 0.0)
+    made, command = tmp_path / "checkpoint-00000003.npz", (sys.executable, "-c", STARVES)
+    made.write_text("three")
+    with contextlib.ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        metrics = stack.enter_context(contextlib.closing(Metrics(tmp_path, 100, progress=False)))
+        stamps = stack.enter_context(contextlib.closing(Stamps(tmp_path, 2, create=True)))
+        evaluator = stack.enter_context(Evaluator(tmp_path, 1, command))
+        job = make_plan(tmp_path), JobOptions(total_steps=100, eval_every=1, progress=False)
+        watch = event_loop.Watch(*job, metrics, stamps, interruption, tmp_path, evaluator=evaluator)
+        stack.callback(watch.close)
+        evaluator.give(made, 1.5)
+        watch.evaluate_rest()
+    (line,) = read_lines(tmp_path / EVALUATIONS_FILE)
+    assert line["values"]["eval/mean_return"] == os.nice(0)
 
 
 @pytest.mark.kill

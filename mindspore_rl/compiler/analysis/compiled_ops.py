@@ -18,6 +18,7 @@ from mindspore_rl.compiler.analysis.row_dataflow import (
     Dependence,
     branch_without_value,
     changed_in_place,
+    has_loop,
     random_primitive,
 )
 from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Sharding
@@ -131,6 +132,10 @@ class Reading:
     def draws(self, op: Op) -> str:
         """Returns the primitive with which an operation draws random numbers; else empty."""
         return random_primitive(self._results[op.name]) if op.name in self._results else ""
+
+    def has_loop(self, op: Op) -> bool:
+        """Returns whether an operation's graph has a loop, as that of a tree search."""
+        return op.name in self._results and has_loop(self._results[op.name])
 
     def sharding(
         self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int

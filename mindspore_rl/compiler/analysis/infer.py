@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from mindspore_rl.compiler.analysis.agent_axes import AgentAxes
+from mindspore_rl.compiler.analysis.branch_types import check_branches
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
@@ -114,6 +115,8 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     programs = small.program, large.program
     _check_same(program, programs, trainer.config.num_envs)
     values = _values(small, large, program.algorithm)
+    if compiled:
+        check_branches(large)
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_pure(small, reading)
     check_integers(large)

@@ -197,6 +197,12 @@ def random_primitive(value: Any) -> str:
     return next((v.op for v in _needs(value) if isinstance(v, Value) and _draws(v)), "")
 
 
+def has_loop(value: Any) -> bool:
+    """Returns whether a value is computed in a loop, which is a function that calls itself."""
+    functions = [found for found in _needs(value) if isinstance(found, Function)]
+    return any(function in _needs(function.result) for function in functions)
+
+
 def changed_in_place(program: Program) -> str:
     """Returns the primitive that changes an array in place that is read elsewhere; else empty.
 

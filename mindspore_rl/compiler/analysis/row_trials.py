@@ -29,7 +29,11 @@ SIDE_BY_SIDE = (
 MAX_ENTRIES = 1_000_000
 """Input entries above which nothing is tried if the graph decides: it would take minutes."""
 LARGE = 20_000
-"""Input entries, such as of small images, above which one trial is enough if the graph decides."""
+"""Input entries, such as of small images, above which one trial is enough if the graph decides.
+
+So it is for an operation with a loop, of which each trial runs all turns, uncompiled; but that one
+is tried with many environments, too.
+"""
 UNSTEADY = 6
 """Evaluations that must all differ before an operation counts as random against its graph."""
 UNDECIDED = (0.1, 2.0, 1e-3, 30.0, 1e3, 0.5, 1e5, 0.0)
@@ -167,7 +171,7 @@ class RowTrials:
         if decided and entries > MAX_ENTRIES:
             return ""
         large = decided and entries > LARGE
-        if large:
+        if large or (decided and self.reading is not None and self.reading.has_loop(op)):
             scales, shares = scales[:1], shares[:1]
         trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
         if split == "env" and not large:  # a job may have many more environments than the probe

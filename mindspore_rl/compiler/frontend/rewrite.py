@@ -91,7 +91,14 @@ class Rewriter(ast.NodeTransformer):
         return self.reader.operand(struct, node, self.reads)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
-        return self._joined(node.op, self.reader.operands(node))
+        *values, last = self._operands(self.reader.operands(node), self.visit)
+        if not values:
+            return last
+        before = ast.BoolOp(node.op, values) if len(values) > 1 else values[0]
+        if not isinstance(last, ast.Constant):
+            return ast.BoolOp(node.op, [*values, last])
+        name = "both" if isinstance(node.op, ast.And) else "either"
+        return self._call(name, before, last)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
         test = self.condition(node.test)
@@ -102,8 +109,14 @@ class Rewriter(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
         if not isinstance(node.op, ast.Not):
             return ast.UnaryOp(node.op, self.visit(node.operand))
-        function = self.reader.draft.imported("mindspore_rl.rl.operators", "opposite")
-        return ast.Call(ast.Name(function, ast.Load()), [self.condition(node.operand)], [])
+        operand = self.condition(node.operand)
+        if isinstance(operand, ast.Constant):
+            return ast.Constant(not operand.value)
+        return self._call("opposite", operand)
+
+    def _call(self, operator: str, *args: ast.expr) -> ast.expr:
+        name = self.reader.draft.imported("mindspore_rl.rl.operators", operator)
+        return ast.Call(ast.Name(name, ast.Load()), list(args), [])
 
     def condition(self, node: ast.expr) -> ast.expr:
         """Rewrites an expression of which only the truth value is used; a constant if known."""
@@ -113,19 +126,24 @@ class Rewriter(ast.NodeTransformer):
         if (known := self.reader.grown.condition(node)) is not None:
             return known
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return ast.UnaryOp(node.op, self.condition(node.operand))
+            operand = self.condition(node.operand)
+            if isinstance(operand, ast.Constant):
+                return ast.Constant(not operand.value)
+            return ast.UnaryOp(node.op, operand)
         if not isinstance(node, ast.BoolOp):
             return self.visit(node)
-        *parts, last = self.reader.operands(node)
-        says_nothing = self.reader.frame.holds(last) is isinstance(node.op, ast.And)
-        return self._joined(node.op, parts if says_nothing else [*parts, last], self.condition)
+        says_nothing, unknown = isinstance(node.op, ast.And), []
+        for value in self._operands(self.reader.operands(node), self.condition):
+            if not isinstance(value, ast.Constant):
+                unknown.append(value)
+            elif bool(value.value) is not says_nothing:
+                return ast.Constant(not says_nothing)
+        if not unknown:
+            return ast.Constant(says_nothing)
+        return ast.BoolOp(node.op, unknown) if len(unknown) > 1 else unknown[0]
 
-    def _joined(
-        self, op: ast.boolop, parts: list[ast.expr], rewrite: Rewrite | None = None
-    ) -> ast.expr:
-        rewrite = rewrite or self.visit
-        values = [rewrite(parts[0]), *(self._perhaps(part, rewrite) for part in parts[1:])]
-        return ast.BoolOp(op, values) if len(values) > 1 else values[0]
+    def _operands(self, parts: list[ast.expr], rewrite: Rewrite) -> list[ast.expr]:
+        return [rewrite(parts[0]), *(self._perhaps(part, rewrite) for part in parts[1:])]
 
     def _perhaps(self, node: ast.expr, rewrite: Rewrite | None = None) -> ast.expr:
         """Rewrites an operand that Python evaluates conditionally."""

@@ -1,8 +1,9 @@
 """Finds and makes environments of gymnasium and gym, and names missing packages.
 
-"gymnasium:ID" and "gym:ID" name the library; a plain id is gymnasium's if gymnasium has it. gym is
-imported only when it is needed: for "gym:ID", for an id that gymnasium does not have, and for a
-user's environment that is made from gym.
+"gymnasium:ID" and "gym:ID" name the library; a plain id is gymnasium's if gymnasium has it;
+"atari:ID" is a game of gymnasium's with DQN's images. gym is imported only when it is needed: for
+"gym:ID", for an id that gymnasium does not have, and for a user's environment that is made from
+gym.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import numpy as np
 from mindspore_rl.environments import images
 from mindspore_rl.environments.action_mask import told
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import goals, masks
+from mindspore_rl.environments.gym import atari, goals, masks
 from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import MASK, split_options
 from mindspore_rl.environments.spaces import Box
@@ -105,6 +106,8 @@ def make(name: str) -> Any:
         raise unknown(base, [])
     prefix, _, rest = name.partition(":")
     asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
+    if name.startswith(atari.PREFIX):
+        asked = LIBRARIES[:1]
     for library in asked:
         module = load(library)
         try:
@@ -114,18 +117,23 @@ def make(name: str) -> Any:
         except EnvironmentFailure as failure:
             if library == asked[-1] or _MOVED not in str(failure):
                 raise
+    if name.startswith(atari.PREFIX):
+        games = (known for known in registry(asked[0]) if known.startswith("ALE/"))
+        raise unknown(name, [known.replace("ALE/", atari.PREFIX) for known in games])
     if len(asked) == 1:
         raise unknown(name, [f"{prefix}:{known}" for known in registry(prefix)])
     raise unknown(name, ids())
 
 
 def _make_in(module: Any, library: str, name: str) -> Any:
-    if library == "gymnasium" and name.startswith("ALE/"):
-        _register_atari(module, name)
+    if library == "gymnasium" and name.startswith(("ALE/", atari.PREFIX)):
+        atari.register(module, name)
     try:
         with warnings.catch_warnings(), _without_mujoco_advice(module, name):
             warnings.simplefilter("ignore")
             base, options = split_options(name)
+            if base.startswith(atari.PREFIX):
+                return atari.make(module, base.removeprefix(atari.PREFIX), options)
             return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
         raise
@@ -134,17 +142,6 @@ def _make_in(module: Any, library: str, name: str) -> Any:
     except RAISED as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
-
-
-def _register_atari(module: Any, name: str) -> None:
-    """Adds Atari's games to gymnasium's ids, without their greeting."""
-    try:
-        import ale_py  # noqa: PLC0415 (optional)
-    except ModuleNotFoundError as error:
-        text = f"{name!r} needs ale-py, which is not installed; {install('atari')}"
-        raise MissingPackageError(text, extra="atari") from error
-    module.register_envs(ale_py)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 
 
 @contextlib.contextmanager

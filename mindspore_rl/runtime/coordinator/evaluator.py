@@ -19,6 +19,7 @@ from mindspore_rl.runtime.coordinator.cleanup import MARK, Reaper
 from mindspore_rl.runtime.coordinator.launch import ENDING_S
 
 FOLDER, LOG = "evaluating", "evaluator.log"
+LEAST_PRIORITY, NO_LESS = 19, 0  # niceness, added to this process's
 COMMAND = tuple(interpreter.command("-m", "mindspore_rl.trained.evaluator"))
 
 
@@ -47,7 +48,8 @@ class Evaluator:
     Args:
         run_dir: the run's folder.
         episodes: number of episodes of an evaluation.
-        command: is started with the run's folder, the shared folder and the number of episodes.
+        command: is started with the run's folder, the shared folder, the number of episodes and
+            the niceness that it adds to its own.
     """
 
     def __init__(self, run_dir: Path, episodes: int, command: tuple[str, ...] = COMMAND) -> None:
@@ -59,17 +61,32 @@ class Evaluator:
         with writing(self._folder):
             make_folder(self._folder)
             self._clear()  # an attempt that was killed has left it
+        self._start(LEAST_PRIORITY)
+        return self
+
+    def _start(self, nice: int) -> None:
         # The cores are the ranks': more threads would only take more of their time.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **interpreter.environment()}
         environment.pop(MARK, None)  # the processes of the job end before this one
         with writing(self._log), self._log.open("ab") as log:
-            self._process = Reaper("the evaluation", "", self._words, environment, log)
-        return self
+            words = [*self._words, str(nice)]
+            self._process = Reaper("the evaluation", "", words, environment, log)
 
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         self._process.ask_to_end()
         self._process.wait(ENDING_S)
         self._process.end()
+
+    def hasten(self) -> None:
+        """Starts the process anew with this process's priority, to which it may not raise itself.
+
+        The evaluation that the process is at begins again. Raises: OSError, MsrlError.
+        """
+        self._end()
+        self._start(NO_LESS)
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
         with contextlib.suppress(OSError):
             self._clear()
             self._folder.rmdir()

@@ -1,6 +1,7 @@
 """Event loop of the coordinator: feeds the state machine and carries out its orders."""
 
 import contextlib
+import math
 import os
 import select
 import selectors
@@ -12,7 +13,7 @@ from typing import Any
 
 from mindspore_rl.communication.link import Link
 from mindspore_rl.environments.crash_log import last_action
-from mindspore_rl.errors import JobFailure
+from mindspore_rl.errors import JobFailure, StorageError
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.runtime.best_checkpoint import keep_best
@@ -51,6 +52,8 @@ from mindspore_rl.runtime.coordinator.stopped import find_stopped
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2
+HASTEN_AFTER_S = 5.0
+"""Wait for the last evaluations after which their process gets the priority of this one."""
 STRANGERS = 16
 """Connections, beyond the number of ranks, that may wait for a hello; then the oldest is closed."""
 
@@ -292,9 +295,12 @@ class Watch:
         """Waits for the evaluations of the last checkpoints, until the user interrupts it."""
         if self._evaluator is not None and self._evaluator.waiting and self.options.progress:
             self.metrics.note("Evaluating the last checkpoints; interrupt to leave them out.")
-        since, waiting = time.monotonic(), 0
+        since, waiting, hasten_at = time.monotonic(), 0, time.monotonic() + HASTEN_AFTER_S
         while self._evaluator is not None and self._evaluator.waiting:
             now = time.monotonic()
+            if now >= hasten_at:  # other programs may keep the cores busy
+                hasten_at = math.inf
+                self._hasten(self._evaluator)
             if self._evaluator.waiting != waiting:
                 since, waiting = now, self._evaluator.waiting
             if self.interruption.poll() or now - since > self.options.start_timeout_s:
@@ -302,6 +308,12 @@ class Watch:
                 return
             self._evaluator.wait(TICK_S)
             self._look_at_evaluations(now)
+
+    def _hasten(self, evaluator: Evaluator) -> None:
+        try:
+            evaluator.hasten()
+        except StorageError as error:  # that its process has ended is told as well
+            self.metrics.note(str(error))
 
     def _show(self, line: dict[str, Any], now: float) -> None:
         """Passes a line of metrics to the user's function, until that returns False."""

@@ -1,5 +1,6 @@
 """Builds and lowers a rank's cells when generated code first needs them."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -107,7 +108,8 @@ class Cells:
         agree = partial(rank.messenger.agree, replicas, stage)
         trainer = state.trainer
         owners = [part for part in (trainer.actor, trainer.learner) if part is not None]
+        alone = self._group.alone if isinstance(self._group, HostGroup) else contextlib.nullcontext
         self.native[name] = LoweredCell(
-            built, owners, turns_of(built), agree, chosen, keep, self._threads
+            built, owners, turns_of(built), agree, chosen, keep, self._threads, alone
         )
         return self.native[name]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.mindir.graph import Graph
 from mindspore_rl.platform import toolchain
-from mindspore_rl.platform.cache import in_cache, keep
+from mindspore_rl.platform.cache import in_cache, in_turn, keep
 from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+
+NONE = "null"
+"""What the cache holds of a cell that has no native form."""
 
 
 class LoweredCell:
@@ -30,6 +34,7 @@ class LoweredCell:
         agree: returns the minimum of the numbers that all replicas pass.
         keep: called with the C++ source of a native cell.
         threads: number of threads that it may use.
+        alone: makes a context in which the cell's collectives wait for no other replica.
         chosen: called with whether the cell is native, and why not (empty if it is).
     """
 
@@ -42,10 +47,11 @@ class LoweredCell:
         chosen: Callable[[bool, str], None],
         keep: Callable[[str], None],
         threads: int = 1,
+        alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._cell, self._owners, self._turns = cell, owners, turns
         self._agree, self._chosen, self._keep = agree, chosen, keep
-        self._threads = threads
+        self._threads, self._alone = threads, alone
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -73,32 +79,51 @@ class LoweredCell:
         return launches, flops, moved
 
     def _choose(self, compiled: CompiledCell, inputs: tuple) -> tuple[NativeCell | None, str]:
-        level = self._agree(toolchain.level())
-        native, library, why = None, Path(), ""
-        parameters = _parameters([self._cell, *self._owners])
-        seen = _Seen(self._cell, inputs)
-        unit = seen.unit if self._agree(int(seen.unit is not None)) else None
-        graph = Graph(b"", {}) if unit else compiled.graph(*inputs)
-        try:
-            unit = unit or unit_of(graph)
-            library = toolchain.cell_library(unit.text, level)
-            native = NativeCell(unit, library, parameters, self._threads)
-        except MsrlError as error:
-            why = str(error)
-        except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)
-            why = f"the native compiler failed, which is a mistake of its own: {error!r}"
+        native, why = self._made(compiled, inputs, self._agree(toolchain.level()))
         if not self._agree(int(native is not None)) or native is None:
             return None, why or "another replica cannot have it in native code"
-        seen.keep(native.unit)
-        verdict = _verdict(library)
-        if not self._agree(int(verdict is not None)) or verdict is None:
-            verdict = difference(
-                parameters, self._turns, compiled, native, inputs, self._agree, native.unit.scales
-            )
-            _keep_verdict(library, verdict)
+        self._keep(native.unit.text)
+        return native, ""
+
+    def _made(
+        self, compiled: CompiledCell, inputs: tuple, level: int
+    ) -> tuple[NativeCell | None, str]:
+        """Makes the cell's native code and checks it, or takes both from the cache.
+
+        One process does it for a cell, while other replicas wait and take what it has kept. So
+        nothing here may wait for a replica.
+
+        Returns: the native cell, or None and the reason.
+        """
+        seen = _Seen(self._cell, inputs)
+        with contextlib.ExitStack() as turn:
+            if not seen.known:
+                turn.enter_context(in_turn(seen.name))
+                seen.look()
+            unit, native, library, why = seen.unit, None, Path(), ""
+            graph = Graph(b"", {}) if unit else compiled.graph(*inputs)
+            parameters = _parameters([self._cell, *self._owners])
+            try:
+                unit = unit or unit_of(graph)
+                library = toolchain.cell_library(unit.text, level)
+                native = NativeCell(unit, library, parameters, self._threads)
+            except MsrlError as error:
+                why = str(error)
+            except Exception as error:  # noqa: BLE001  (a mistake of the compiler's ends no training)
+                why = f"the native compiler failed, which is a mistake of its own: {error!r}"
+            if native is None:
+                seen.keep(None)
+                return None, why
+            verdict = _verdict(library)
+            if verdict is None:
+                with self._alone():
+                    verdict = difference(
+                        parameters, self._turns, compiled, native, inputs, native.unit.scales
+                    )
+                _keep_verdict(library, verdict)
+            seen.keep(native.unit)
         off, where = verdict
-        if self._agree(int(off <= 1.0)):
-            self._keep(native.unit.text)
+        if off <= 1.0:
             return native, ""
         return None, (
             f"its native code gives another {where}, by {off * LARGEST:.1e} of the largest entry"
@@ -106,26 +131,35 @@ class LoweredCell:
 
 
 class _Seen:
-    """Cached unit of a cell that was compiled before, so that MindSpore need not compile it."""
+    """What the cache has of a cell that was compiled before, so that MindSpore need not compile it.
+
+    Attributes:
+        name: of its file in the cache; empty if the cell has no fingerprint.
+        unit: None if the cache has none.
+        known: whether no other process can spare this one the work.
+    """
 
     def __init__(self, cell: nn.Cell, inputs: tuple) -> None:
+        self.name = ""
         self.unit: Unit | None = None
-        self._key = ""
+        self.known = True
         with contextlib.suppress(Unknown, OSError):
-            self._key = fingerprint(cell, inputs)
-        path = in_cache(self._name) if self._key else None
+            self.name = f"native/graph-{fingerprint(cell, inputs)}.json"
+            self.look()
+
+    def look(self) -> None:
+        """Reads the cache."""
+        path, self.known = in_cache(self.name), False
         if path is not None:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                self.unit = Unit.from_json(path.read_text())
+                text = path.read_text()
+                self.unit = None if text == NONE else Unit.from_json(text)
+                self.known = True
 
-    @property
-    def _name(self) -> str:
-        return f"native/graph-{self._key}.json"
-
-    def keep(self, unit: Unit) -> None:
-        """Stores the unit in the cache."""
-        if self._key and self.unit is None:
-            keep(self._name, unit.to_json().encode())
+    def keep(self, unit: Unit | None) -> None:
+        """Stores the unit in the cache, after its check; None: the cell has no native form."""
+        if self.name and self.unit is None and (unit is not None or not self.known):
+            keep(self.name, (unit.to_json() if unit else NONE).encode())
 
 
 def _parameters(owners: list[nn.Cell]) -> dict[str, Parameter]:
