@@ -34,15 +34,14 @@ def group_means(msrl: Any, value: Tensor, group: Tensor, groups: int) -> Tensor:
 
     Args:
         msrl: the calls of the training loop.
-        value: `[B, ...]` float32.
+        value: `[B]` float32.
         group: `[B]` int32, the group of each environment, 0 to `groups - 1`.
         groups: the number of groups, which must not depend on the number of environments.
 
     Returns:
-        `[groups, ...]` float32; 0 for a group without environments.
+        `[groups]` float32; 0 for a group without environments.
     """
     own = ops.expand_dims(group, 1) == ops.arange(groups)
-    own = own.reshape(own.shape + (1,) * (value.ndim - 1))
-    weight = own.astype(value.dtype)
-    total, count = msrl.sum(ops.where(own, ops.expand_dims(value, 1), 0.0), weight, keep=value.ndim)
+    values = ops.where(own, ops.expand_dims(value, 1), 0.0)
+    total, count = msrl.sum(values, own.astype(value.dtype), keep=1)
     return total / ops.maximum(count, 1.0)

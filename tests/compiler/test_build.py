@@ -514,8 +514,8 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
     ("learn", "hint"),
     [
         (
-            "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\nm = m['a']",
-            "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m = {'a': 0.0}",
+            "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\n    x = m['a']",
+            "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m .= {'a': 0.0}",
         ),
         (
             "s = reward.sum()\nif msrl.mean(reward) > 0:\n"
