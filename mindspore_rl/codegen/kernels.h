@@ -140,17 +140,27 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 
 static inline vec load(const float *p) { return *(const vec *)p; }
 static inline void store(float *p, vec v) { *(vec *)p = v; }
-// Writes, or adds to, the first COUNT numbers only.
-template <int COUNT, bool ADD> static inline void store_first(float *p, vec v) {
+// Reads the first COUNT numbers only; the others are 0.
+template <int COUNT> static inline vec load_first(const float *p) {
 #if defined(__AVX512F__)
-  typedef float plain_vec __attribute__((vector_size(64)));
-  constexpr unsigned short MASK = (1u << COUNT) - 1;
-  if (ADD) v += (vec)__builtin_ia32_loadups512_mask(p, plain_vec{}, MASK);
-  __builtin_ia32_storeups512_mask(p, (plain_vec)v, MASK);
+  typedef float masked __attribute__((vector_size(64)));
+  return (vec)__builtin_ia32_loadups512_mask(p, masked{}, (1u << COUNT) - 1);
+#else
+  float lanes[LANES] = {};
+  memcpy(lanes, p, sizeof(float) * COUNT);
+  return load(lanes);
+#endif
+}
+// Writes the first COUNT numbers only, or adds to them.
+template <int COUNT, bool ADD> static inline void store_first(float *p, vec v) {
+  if (ADD) v += load_first<COUNT>(p);
+#if defined(__AVX512F__)
+  typedef float masked __attribute__((vector_size(64)));
+  __builtin_ia32_storeups512_mask(p, (masked)v, (1u << COUNT) - 1);
 #else
   float lanes[LANES];
   store(lanes, v);
-  for (int i = 0; i < COUNT; i++) p[i] = ADD ? p[i] + lanes[i] : lanes[i];
+  for (int i = 0; i < COUNT; i++) p[i] = lanes[i];
 #endif
 }
 static inline float total(vec v) {
@@ -362,11 +372,6 @@ static inline four totals(const float *v) {
 template <int M, int N, int K, int LDA, int LDB>
 static void product_dots(const float *a, const float *b, float *c) {
   constexpr int WIDE = K / LANES * LANES;
-  const auto last = [](const float *x) {
-    float whole[LANES] = {};
-    memcpy(whole, x + WIDE, sizeof(float) * (K - WIDE));
-    return load(whole);
-  };
   in_steps<N, 4>([&](int n, auto columns) {
     in_steps<M, LANES == 16 ? 4 : 2>([&](int m, auto rows) {
       constexpr int R = rows.value, C = columns.value;
@@ -379,9 +384,9 @@ static void product_dots(const float *a, const float *b, float *c) {
           for (int j = 0; j < C; j++) s[i][j] += load(x + i * LDA + k) * load(y + j * LDB + k);
       if (WIDE < K) {
         vec rest[C];
-        for (int j = 0; j < C; j++) rest[j] = last(y + j * LDB);
+        for (int j = 0; j < C; j++) rest[j] = load_first<K - WIDE>(y + j * LDB + WIDE);
         for (int i = 0; i < R; i++) {
-          const vec t = last(x + i * LDA);
+          const vec t = load_first<K - WIDE>(x + i * LDA + WIDE);
           for (int j = 0; j < C; j++) s[i][j] += t * rest[j];
         }
       }
@@ -424,6 +429,10 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
   constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K && LDC == N;
   if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
     product_dots<M, N, K, LDA, LDB>(a, b, c);
+  } else if constexpr (TA && !TB && 2 * N <= LANES && M >= 2 * LANES && M <= 1024 && LDC == N) {
+    float turned[N * M];  // the rows of A fill vectors, those of B do not
+    product<N, M, K, true, false, LDB, LDA>(b, a, turned, scratch);
+    transpose<N, M>(turned, M, c, N);
   } else {
     constexpr int ROWS = 192, TERMS = terms_of(K);
     constexpr int AM = TA ? 1 : LDA, AK = TA ? LDA : 1, BK = TB ? 1 : LDB, BN = TB ? LDB : 1;

@@ -58,11 +58,11 @@ def _product(call: Call) -> None:
     template: tuple = (m, n, k, turned_a, turned_b)
     if columns := call.node.attrs.get("columns"):
         n, template = columns, (m, columns, k, False, False, k, n)
-    room = call.scratch(_scratch(n, k))
+    room = call.scratch(_scratch(k))
     if not batch and call.parts > 1:
         wide = n > m and n % (64 * call.parts) == 0
         part = "product_columns" if wide else "product_part"
-        step, size = -(-(n if wide else m) // call.parts), -(-_scratch(n, k) // 16) * 16
+        step, size = -(-(n if wide else m) // call.parts), -(-_scratch(k) // 16) * 16
         area = call.scratch(call.parts * size)
         values = ", ".join(str(t).lower() for t in (*template, step))
         rest = f"{a.pointer}, {b.pointer}, {call.out.pointer}, {area} + part * {size}"
@@ -91,9 +91,9 @@ def _product(call: Call) -> None:
         )
 
 
-def _scratch(n: int, k: int) -> int:
-    """Returns the floats that `product` needs: some columns of its second matrix, in vectors."""
-    return min(k, 384) * min(n + 15, 64)
+def _scratch(k: int) -> int:
+    """Returns the floats that `product` needs: some columns of one matrix, in vectors."""
+    return min(k, 384) * 64
 
 
 def _repeated(read: Read, wide: tuple[int, ...]) -> list[int]:
