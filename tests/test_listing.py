@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mindspore_rl.cli.main import main
+from mindspore_rl.errors import ConfigError
 from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.suitable import suggested
 
 ROOT = Path(__file__).parent.parent
 NO_TRAINER = "open('trap', 'w').close()\n"
@@ -47,6 +49,15 @@ def test_each_algorithm_tells_what_it_needs(rows):
     assert rows["a3c"]["algorithm"] == "a2c"
     assert rows["dqn"]["about"] == "Deep Q-learning from a replay"
     assert all(row["about"] for row in rows.values())
+
+
+def test_an_algorithm_that_does_not_take_the_actions_names_others():
+    more = r"For continuous ones: .*ppo, sac, .*; see msrl list"
+    dqn = registry.find_algorithm("dqn")
+    with pytest.raises(ConfigError, match=more), suggested(dqn, "Pendulum-v1"):
+        raise ConfigError("DQN takes discrete actions")
+    with pytest.raises(ConfigError, match="^another reason$"), suggested(dqn, "CartPole-v1"):
+        raise ConfigError("another reason")
 
 
 def test_files_and_folders_of_a_user(tmp_path, capsys, monkeypatch):

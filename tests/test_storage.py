@@ -405,3 +405,44 @@ def test_nor_is_a_file_of_the_cache_ever_half_there_after_one(homes, tmp_path, m
         found.add(file.read_bytes() if file.exists() else None)
     assert found == {None, b"ours", b"others"}
     power.close()
+
+
+FILLS = """
+import resource
+import gymnasium
+from gymnasium.spaces import Box, Discrete
+
+class Fills(gymnasium.Env):
+    observation_space, action_space, steps = Box(-1, 1, (2,)), Discrete(2), 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 100:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        return self.observation_space.sample(), 1.0, False, self.steps % 10 == 0, {}
+"""
+
+
+@pytest.mark.slow
+def test_a_job_whose_disk_is_full_says_so_and_keeps_its_checkpoint(tmp_path):
+    """Half a minute; `chaos/test_chaos.py` fills a real disk."""
+    (tmp_path / "fills.py").write_text(FILLS)
+    run = tmp_path / "run"
+    words = ["train", "a2c", "num_envs=2", "num_steps=5", "--env", f"{tmp_path}/fills.py:Fills"]
+    words += ["--policy", "MultipleLearners", "--workers", "1", "--backend", "inproc"]
+    words += ["--total-steps", "4000", "--checkpoint-every", "0", "--stop-return", "nan"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mindspore_rl.cli", *words, "--run-dir", str(run)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "cannot be written (File too large); free some" in done.stderr.splitlines()[-1]
+    newest = checkpoint.list_checkpoints(run / checkpoint.FOLDER)[-1]
+    assert 0 < checkpoint.load(newest)[1]["env_steps"] < 400

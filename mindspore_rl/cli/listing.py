@@ -13,12 +13,11 @@ from typing import Any
 
 from mindspore_rl import programs
 from mindspore_rl.environments.environment import EnvironmentSpec, Team
-from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.jobs import registry
+from mindspore_rl.jobs.suitable import BOX, DISCRETE, made, needs_data
 from mindspore_rl.platform.yaml_files import read_yaml
 
-PROBE = EnvironmentSpec("an environment", (4,), Discrete(3), 10, None, in_graph=False)
-BOX = Box((2,), (-1.0, -1.0), (1.0, 1.0))
+PROBE = EnvironmentSpec("an environment", (4,), DISCRETE, 10, None, in_graph=False)
 TEAM: dict[str, Any] = {"obs_shape": (2, 4), "teams": (Team("agents", 2),)}
 PIXELS = dataclasses.replace(PROBE, obs_shape=(4, 84, 84), obs_dtype="uint8")
 
@@ -128,37 +127,30 @@ def needs_of(cls: Any) -> tuple[list[str], dict[str, str]]:
 
     agents = TEAM if cls.multi_agent else {}
     specs = {"discrete": PROBE, "continuous": dataclasses.replace(PROBE, action_space=BOX)}
-    made = {
+    trainers = {
         kind: trainer
         for kind, spec in specs.items()
-        if (trainer := _made(cls, dataclasses.replace(spec, **agents))) is not None
+        if (trainer := made(cls, dataclasses.replace(spec, **agents))) is not None
     }
-    needs, options = [*made, *(["agents"] if agents else [])], {}
+    needs, options = [*trainers, *(["agents"] if agents else [])], {}
     keys = {field.name: field.default for field in dataclasses.fields(cls.Config)}
-    if "torso" in keys and _made(cls, PIXELS, torso="cnn") is not None:
+    if "torso" in keys and made(cls, PIXELS, torso="cnn") is not None:
         options["images"] = "torso=cnn"
     # The loop gives a recurrent policy its state by this name.
-    if any("state" in inspect.signature(trainer.actor.act).parameters for trainer in made.values()):
+    if any(
+        "state" in inspect.signature(trainer.actor.act).parameters for trainer in trainers.values()
+    ):
         if "torso" in keys and keys["torso"] not in RECURRENT:
             options["recurrent"] = "torso=gru"
         else:
             needs.append("recurrent")
     if "her" in keys:
         options["goals"] = "her=STEPS"
-    if "dataset" in keys:
-        if "replay_insert" in inspect.getsource(cls.train):
-            options["data"] = "dataset=FILE"
-        else:
-            needs.append("data")
+    if needs_data(cls):
+        needs.append("data")
+    elif "dataset" in keys:
+        options["data"] = "dataset=FILE"
     return needs, options
-
-
-def _made(cls: Any, spec: EnvironmentSpec, **keys: object) -> Any:
-    """Returns a trainer for an environment, or None if it takes no such environment."""
-    try:
-        return programs.make_trainer(cls, cls.Config(**keys), spec)
-    except Exception:  # noqa: BLE001  (a user's file may fail in any way on what it does not take)
-        return None
 
 
 def configurations() -> list[dict[str, Any]]:

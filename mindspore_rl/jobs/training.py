@@ -26,6 +26,7 @@ from mindspore_rl.errors import (
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job, PathName
 from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_job
+from mindspore_rl.jobs.suitable import suggested
 from mindspore_rl.plan.plan import GRAPH_FILE, OUTCOME_FILE, save_plan
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
@@ -154,7 +155,8 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
-        plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
+        with suggested(request.algorithm, request.config.env):
+            plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
         tell_left_out(cut.program)
         if resume is not None:
             resuming.check_job(resume, done, plan)

@@ -318,6 +318,15 @@ def test_without_a_terminal_a_line_every_5_s_and_one_at_the_end(tmp_path, clock,
     assert shown[3] == ("env_steps 1,200/2,400  100 steps/s  mean return 3.0  time left 0:12")
 
 
+def test_the_last_line_is_not_shown_twice(tmp_path, clock, capsys):
+    metrics = Metrics(tmp_path, 1000, progress=True, clock=clock)
+    clock.now += 6.0
+    metrics.log(1, 100, {}, [])
+    metrics.end_line(1)  # the checkpoint at the end
+    metrics.close()
+    assert capsys.readouterr().err.count("env_steps") == 1
+
+
 def test_the_time_left_is_told_when_it_is_known_and_without_the_first_iteration(
     tmp_path, clock, capsys
 ):

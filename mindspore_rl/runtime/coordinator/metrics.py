@@ -104,6 +104,7 @@ class Metrics:
         self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
         self._episodes_seen = 0
         self._last: dict[str, Any] | None = None
+        self._told_at = 0  # the iteration of the last line of progress
         self._sums: dict[str, tuple[float, int]] = {}  # of iterations that no line covers yet
         self._without_line = 0
         self._line_at: int | None = None
@@ -232,7 +233,8 @@ class Metrics:
         if self._closed:
             return
         self._closed = True
-        self._show()
+        if self._last is not None and self._last["iteration"] != self._told_at:
+            self._show()
         if self._bar:
             self._bar.stop()
         with writing(self._path), contextlib.ExitStack() as stack:
@@ -285,6 +287,7 @@ class Metrics:
     def _show(self) -> None:
         if not self._progress or self._last is None:
             return
+        self._told_at = self._last["iteration"]
         env_steps, speed = self._last["env_steps"], self._last["steps_per_second"]
         mean_return = "-" if self.mean_return is None else f"{self.mean_return:.1f}"
         if self._bar:
