@@ -158,6 +158,12 @@ def drop(folder: Path, name: str) -> None:
     _made(folder / name).unlink(missing_ok=True)
 
 
+def drop_all(folder: Path) -> None:
+    """Removes what ranks have prepared, after their end."""
+    for made in folder.glob(_made(Path("*.segment")).name):
+        made.unlink(missing_ok=True)
+
+
 def _made(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp")
 

@@ -290,6 +290,13 @@ def test_many_new_records_are_written_before_the_checkpoint(tmp_path, small, mon
     assert {path.name for path in files(tmp_path)} == listed
 
 
+def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):
+    kept, _ = replay_segments.write(tmp_path, 1, 0, [np.zeros(4)])
+    replay_segments.prepare(tmp_path, 2, 0, [np.zeros(4)])
+    replay_segments.drop_all(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [kept]
+
+
 def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):
     def pieces():
         yield np.zeros(9)
