@@ -114,7 +114,6 @@ class AllReduce(nn.Cell):
         """Reduces the values over all replicas."""
         ops.assign_add(self.calls, 1)
         flat = self.collective(flatten(leaves))
-        # Made by a loop, as `natural_gradient.shaped` does, MindSpore's AllReduce did not launch.
         return tuple(
             [
                 ops.narrow(flat, 0, self.bounds[i], self.bounds[i + 1] - self.bounds[i]).reshape(
