@@ -124,7 +124,7 @@ def export(args: argparse.Namespace) -> int:
     """Runs `msrl export`."""
     run = runs.load(args.run_directory, checkpoint=args.checkpoint, trust=args.trust)
     path, compared = exporting.export(run, args.format, args.output, args.batch)
-    batch = args.batch or (1 if args.format == "mindir" else 0)
+    batch = exporting.rows_of_call(args.format, args.batch)
     count = f"{batch} observation{'s' * (batch > 1)}" if batch else "any number of observations"
     print(f"{path}: takes {count} at a time, gives the policy's actions on {compared} of them")
     return 0

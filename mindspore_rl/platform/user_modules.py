@@ -29,9 +29,9 @@ from mindspore_rl.platform.cache import make_folder, write_file, writing
 INSTALLED = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 )
+"""Folders of installed libraries."""
 OWN = Path(__file__).parents[1]
-
-OURS = "mindspore_rl"
+OURS = OWN.name
 FOLDER, POLICY_FOLDER, ENVIRONMENT_FOLDER = "program", "policy", "environment"
 """Folders of a run with copies of its algorithm, its policy and the user's environment."""
 GYMS = {
@@ -366,4 +366,4 @@ def is_installed(module: str) -> bool:
 
 def is_users(module: str) -> bool:
     """Returns whether a module is the user's: neither a library's nor this project's."""
-    return not is_installed(module) and module.partition(".")[0] != OWN.name
+    return not is_installed(module) and module.partition(".")[0] != OURS

@@ -57,8 +57,8 @@ def export(
         raise ConfigError(f"{path} is to be a file of {form}; expected an ending of .{form}")
     policy = run.policy
     cell = policy.greedy_cell()
-    free = batch is None and form == "onnx"
-    rows = onnx_file.FREE if free else batch or 1
+    asked = rows_of_call(form, batch)
+    free, rows = not asked, asked or onnx_file.FREE
     played: list[np.ndarray] = []
     evaluate(
         run.path, 1, SEED, sample=False, which=run.checkpoint,
@@ -78,6 +78,11 @@ def export(
         _check(exported, policy, obs, states, rows)
         write_file(path, made.read_bytes(), "--output")
     return path, len(obs)
+
+
+def rows_of_call(form: str, batch: int | None) -> int:
+    """Returns the number of observations in one call of an exported function; 0: any number."""
+    return batch or (0 if form == "onnx" else 1)
 
 
 def _written(cell: Any, given: list[np.ndarray], form: str, folder: Path) -> Path:

@@ -50,7 +50,7 @@ class GreedyCell(nn.Cell):
                 "one, see docs/add_an_algorithm.md"
             )
         (args, named), (later_args, later) = asked
-        keys = [key for key in named if _differ(named[key], later[key])]
+        keys = [key for key in named if differ(named[key], later[key])]
         (first, *others), (_, *same) = (
             _arrays((args, {key: value for key, value in named.items() if key not in keys}))
             for args, named in (asked[0], of_more)
@@ -67,7 +67,7 @@ class GreedyCell(nn.Cell):
             noise = {"noise": self._noise(len(obs))} if self.noise_shape else {}
             found = _arrays(actor.act(*args, **named, **noise))
             places = [_place(found, part) for part in _arrays(later[keys[0]])]
-        if _differ(args, later_args) or keys[1:] or -1 in places or any(map(np.any, state)):
+        if differ(args, later_args) or keys[1:] or -1 in places or any(map(np.any, state)):
             raise MsrlError(
                 f"the actions of {name} depend on more than the observation and one recurrent "
                 "state (earlier steps, rewards); the state begins with zeros, is given to act by "
@@ -118,7 +118,8 @@ def _arrays(value: Any) -> list[np.ndarray]:
     return [to_array(leaf) for leaf in leaves(value)]
 
 
-def _differ(value: Any, other: Any) -> bool:
+def differ(value: Any, other: Any) -> bool:
+    """Returns whether arguments, in tuples and dictionaries alike, are other values."""
     pairs = zip(_arrays(value), _arrays(other), strict=True)
     return not all(np.array_equal(*pair) for pair in pairs)
 

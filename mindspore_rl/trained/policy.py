@@ -22,10 +22,10 @@ from mindspore_rl.environments.sync_vector import shape_of
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import mindspore_device
-from mindspore_rl.rl.operators import leaves, to_array
+from mindspore_rl.rl.operators import to_array
 from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.evaluate import build_trained
-from mindspore_rl.trained.greedy_cell import GreedyCell
+from mindspore_rl.trained.greedy_cell import GreedyCell, differ
 
 Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Observations `[B, ...]`, rewards `[B]` or `[B, A]`, and which episodes have ended, `[B]` bool."""
@@ -220,13 +220,7 @@ class Policy:
 
     def _looks_back(self) -> bool:
         """Returns whether `act` gets other arguments at the second of two equal observations."""
-        asked = self._asked(self.some_obs(self._trained[0].config.num_envs))
-        first, second = (_arrays(*given) for given in asked)
-        return any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def _arrays(args: tuple, named: dict[str, Any]) -> list[np.ndarray]:
-    return [to_array(leaf) for leaf in leaves((args, *named.values()))]
+        return differ(*self._asked(self.some_obs(self._trained[0].config.num_envs)))
 
 
 class _Still:

@@ -23,16 +23,15 @@ def check_branches(probe: Probe) -> None:
     for op, inputs in probe.evaluated:
         if op.kind == "glue":
             for node in ast.walk(op.args[0].tree):
-                _check(op, node, {**probe.names, **inputs})
+                if isinstance(node, (ast.IfExp, ast.BoolOp)):
+                    _check(op, node, {**probe.names, **inputs})
 
 
-def _check(op: Op, node: ast.AST, scope: dict[str, Any]) -> None:
+def _check(op: Op, node: ast.IfExp | ast.BoolOp, scope: dict[str, Any]) -> None:
     if isinstance(node, ast.IfExp):
         decides, sides = [node.test], [node.body, node.orelse]
-    elif isinstance(node, ast.BoolOp):
-        decides, sides = node.values[:-1], node.values
     else:
-        return
+        decides, sides = node.values[:-1], node.values
     try:
         at_run_time = any(isinstance(_value(part, scope), Tensor) for part in decides)
         types = {_type(_value(side, scope)): ast.unparse(side) for side in sides}
@@ -58,7 +57,7 @@ def _type(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _instead(node: ast.AST, types: set[str]) -> str:
+def _instead(node: ast.IfExp | ast.BoolOp, types: set[str]) -> str:
     if types <= {"bool", "int", "float"}:
         return "real numbers, 1.0 in place of 1"
     if isinstance(node, ast.IfExp) and any(kind.startswith("an array") for kind in types):

@@ -70,19 +70,17 @@ class Rewriter(ast.NodeTransformer):
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
             else:
                 args.append(self.visit(arg))
-        if (operator := self._number(call)) is not None:
-            name, kind = operator
-            return ast.Call(name, [ast.Constant(kind), *args], [])
+        if (kind := self._number(call)) is not None:
+            return self._call("number", ast.Constant(kind), *args)
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
         return ast.Call(self.visit(call.func), args, keywords)
 
-    def _number(self, call: ast.Call) -> tuple[ast.expr, str] | None:
-        """Returns the operator in place of `float(x)`, which MindSpore cannot join in branches."""
+    def _number(self, call: ast.Call) -> str | None:
+        """Returns the kind of number of `float(x)`, which MindSpore cannot join in branches."""
         value = self.reader.frame.static(call.func)[1] if len(call.args) == 1 else None
         if not any(value is kind for kind in (float, int, bool)) or call.keywords:
             return None
-        name = self.reader.draft.imported("mindspore_rl.rl.operators", "number")
-        return ast.Name(name, ast.Load()), str(getattr(value, "__name__", ""))
+        return str(getattr(value, "__name__", ""))
 
     def _each(self, node: ast.expr) -> ast.expr:
         struct = self.reader.sequences.unread(node)
@@ -115,6 +113,7 @@ class Rewriter(ast.NodeTransformer):
         return self._call("opposite", operand)
 
     def _call(self, operator: str, *args: ast.expr) -> ast.expr:
+        """Returns a call of one of `rl.operators`."""
         name = self.reader.draft.imported("mindspore_rl.rl.operators", operator)
         return ast.Call(ast.Name(name, ast.Load()), list(args), [])
 
