@@ -85,6 +85,26 @@ def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
+SIZES = """
+    T, B = reward.shape
+    n = T * B
+    shape = obs.shape[:2]
+    for scale in (1.0, 2.0):
+        target = target.reshape(-1)
+        (rows,) = target.shape
+        target = target.reshape((rows // B, B)) * scale
+    flat = obs.reshape(n, -1)
+    target = target + self.net.value(flat).reshape(shape) / T
+    """
+
+
+def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
+    """Several learners refused it, and a compiled one got an array in place of the number."""
+    file = program_with(tmp_path, learn=SIZES)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
     made = "self.actor, self.learner = Act(net), Learn(net, config)"
     lines = [
