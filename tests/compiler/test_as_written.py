@@ -27,8 +27,12 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
-    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`."""
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_path):
+    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`.
+
+    Under Central only the server then has the sum of a gradient.
+    """
     code = """
         losses = []
         for k in (1.0, 2.0):
@@ -40,7 +44,7 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
         g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
         msrl.update(self.apply, g)
         """
-    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
+    job = inproc.request(program_with(tmp_path, learn=code), policy, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
