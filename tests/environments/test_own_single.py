@@ -2,9 +2,6 @@
 
 import importlib
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +10,8 @@ from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check, random_actions
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 from mindspore_rl.platform.user_modules import load_module
+from tests.commands import ROOT, python
 from tests.environments.by_hand import ends_by_hand
-
-ROOT = Path(__file__).resolve().parents[2]
 
 OWN = """
 import numpy as np
@@ -157,10 +153,7 @@ def test_importing_gym_prints_nothing(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN.replace("LIBRARY", "gym"))
     code = f"from mindspore_rl.environments.registry import spec; spec({f'{path}:wrapped'!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", code, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
