@@ -114,6 +114,11 @@ def take_rows(value: Tensor, rows: Tensor) -> Tensor:
     return ops.gather(flat, rows, 0)
 
 
+def own_rows(value: Tensor, numbers: Tensor, axis: int) -> Tensor:
+    """Takes the rows of some environments, whose numbers are `[B]` int32, along an axis."""
+    return ops.gather(value, numbers, axis)
+
+
 def drawn_rows(
     noise: Tensor, inserted: Tensor, capacity: int, columns: Tensor, steps: int = 0
 ) -> Tensor:
