@@ -1,9 +1,6 @@
 """Learning: probe environments with a known optimum, then CartPole under every policy."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import mindspore as ms
@@ -19,6 +16,7 @@ from mindspore_rl.rl.parameters import set_parameter
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained.evaluate import evaluate
 from mindspore_rl.trained.export import export
+from tests import commands
 from tests.datasets.files import played
 
 pytestmark = [pytest.mark.learning]
@@ -28,14 +26,7 @@ AHEAD = "--policy SingleLearnerCoarse --schedule order=asynchronous"
 
 def msrl(folder: Path, *arguments: str) -> str:
     """Runs a command. Returns: its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mindspore_rl.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = commands.msrl(*arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,16 +50,9 @@ def critic(run_dir: Path, obs: np.ndarray) -> np.ndarray:
 
 
 QUICK = (
-    "num_steps=16",
-    "gamma=0.9",
-    "learning_rate=0.005",
-    "--stop-return",
-    "nan",
-    "--total-steps",
-    "40000",
-    "--policy",
-    "MultipleLearners",
-)
+    "num_steps=16", "gamma=0.9", "learning_rate=0.005", "--stop-return", "nan", "--total-steps",
+    "40000", "--policy", "MultipleLearners",
+)  # fmt: skip
 
 
 def test_bandit_is_solved(tmp_path, cells):
