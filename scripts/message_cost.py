@@ -2,10 +2,14 @@
 
     .venv/bin/mpiexec -n 2 .venv/bin/python scripts/message_cost.py
 
-Prints medians in microseconds as a row of docs/replay.md for each kind of iteration.
+Prints medians in microseconds as a row of docs/replay.md for each kind of iteration. Then, for
+waits of some milliseconds, how late rank 1 notices a message (median and 90 %), and its processor
+time for a wait: first when it only looks now and then, then when the sender wakes it. Each rank has
+a core, as in a job; with `chrt -f 10` before the program, other processes do not take it away.
 """
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -27,6 +31,21 @@ ITERATIONS = {  # steps, environments, and shapes and types of an observation an
     "two stacks of four images": (10, 8, *STACKS),
 }
 BYTES_OF_ALL = 1 << 28
+WAITS_MS, TURNS, TIMES = (0.5, 1, 3, 10, 20), 10, 20
+
+
+class NoWakeups:
+    """In place of a communicator's `wakeups`: a sleep takes its whole time."""
+
+    announced, reach = True, frozenset[int]()
+
+    def wake(self, rank: int) -> None:
+        """Does nothing."""
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleeps."""
+        time.sleep(seconds)
+        return False
 
 
 def median_us(work: Callable[[], object], times: int) -> float:
@@ -82,10 +101,44 @@ def measure(comm: MpiCommunicator, kind: str) -> str:
     return f"| {' | '.join([*cells, *(f'{x:,.1f}' for x in [*alone, *trips])])} |"
 
 
+def late(comm: MpiCommunicator, wait_ms: float) -> str:
+    """Measures how late rank 1 notices messages, in turn. Returns: the row of a table."""
+    word, ways = np.zeros(1), (NoWakeups(), comm.wakeups)
+    times: list[list[float]] = [[], []]
+    used = [0.0, 0.0]
+    for turn in range(TURNS):
+        for way in (turn % 2, 1 - turn % 2):
+            comm.wakeups = ways[way]  # type: ignore[assignment]
+            begun = time.process_time()
+            for _ in range(TIMES):
+                if comm.rank == 0:
+                    time.sleep(wait_ms / 1e3)
+                    word[0] = time.perf_counter()
+                    comm.send(1, 1, word.view(np.uint8))
+                    comm.receive(1, 2, word.view(np.uint8), lambda: None)
+                else:
+                    comm.receive(0, 1, word.view(np.uint8), lambda: None)
+                    times[way].append((time.perf_counter() - word[0]) * 1e6)
+                    comm.send(0, 2, word.view(np.uint8))
+            used[way] += time.process_time() - begun
+    comm.wakeups = ways[1]  # type: ignore[assignment]
+    cells = [f"{wait_ms:g}"]
+    for way in (0, 1) if comm.rank == 1 else ():
+        middle, most = np.quantile(times[way], (0.5, 0.9))
+        cells += [f"{middle:,.0f}", f"{most:,.0f}", f"{used[way] / TURNS / TIMES * 1e6:,.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
 if __name__ == "__main__":
     communicator = MpiCommunicator()
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[communicator.rank % len(cores)]})
     for name in ITERATIONS:
         row = measure(communicator, name)
         if communicator.rank == 0:
+            print(row, flush=True)
+    for milliseconds in WAITS_MS:
+        row = late(communicator, milliseconds)
+        if communicator.rank == 1:
             print(row, flush=True)
     communicator.close()

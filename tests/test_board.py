@@ -281,8 +281,11 @@ def test_a_profile_gives_times_of_messages_and_ranks(folder):
 
 CHECK = """
 const wide = document.documentElement.clientWidth;
-return [document.documentElement.scrollWidth <= wide, document.querySelectorAll("#runs img").length]
+const within = (svg) => svg.getBoundingClientRect().width <= svg.closest(".plot").clientWidth;
+return [document.documentElement.scrollWidth <= wide, document.querySelectorAll("#runs img").length,
+  [...document.querySelectorAll(".plot .main-svg")].every(within)]
 """
+FITS = [True, 0, True]
 
 
 @pytest.mark.slow  # a minute
@@ -328,5 +331,7 @@ def test_a_browser_follows_a_job(folder, small_run):
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-            wait(browser, 60).until(lambda _: browser.execute_script(CHECK) == [True, 0])
+            browser.refresh()  # the first chart is drawn before there is a scroll bar
+            wait(browser, 120).until(lambda _: browser.execute_script(charts) >= 6)
+            wait(browser, 60).until(lambda _: browser.execute_script(CHECK) == FITS)
         assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -17,7 +18,7 @@ import yaml
 
 from mindspore_rl import config, programs
 from mindspore_rl.cli import commands
-from mindspore_rl.cli.main import main
+from mindspore_rl.cli.main import _parser, main
 from mindspore_rl.errors import CheckpointError, JobFailure, MsrlError
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry, run_directory, training
@@ -205,6 +206,21 @@ def test_help_ends_with_the_keys_of_the_algorithm(capsys):
     assert "keys of a2c" in text
     assert "discount per step, 0 to 1" in text
     assert "time between checkpoints (default: 60); at least 0" in " ".join(text.split())
+
+
+def test_every_command_and_argument_is_explained():
+    def parsers(parser):
+        yield parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    yield from parsers(below)
+
+    for parser in parsers(_parser([])):
+        assert parser.description, parser.prog
+        for action in parser._actions:
+            if not isinstance(action, argparse._SubParsersAction):
+                assert re.search("[a-z]{3}", action.help or ""), (parser.prog, action.dest)
 
 
 def test_the_command_line_starts_without_mindspore():

@@ -163,6 +163,41 @@ def test_a_recurrent_policy_is_exported_with_its_state(tmp_path):
     assert "zeros at the start" in file.get_modelmeta().custom_metadata_map["state"]
 
 
+TEAMS = {
+    "own networks": (
+        "mappo",
+        {"num_minibatches": 1, "shared": False, "central": False},
+        "graph:simple_tag_v3",
+    ),
+    "shared": ("mappo", {"num_minibatches": 1}, "graph:simple_tag_v3"),
+    "vdn": ("vdn", {"learning_starts": 16}, "graph:simple_spread_v3"),
+    "qmix": ("vdn", {"learning_starts": 16, "mixing": True}, "graph:simple_spread_v3"),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        name if name == "own networks" else pytest.param(name, marks=pytest.mark.slow)
+        for name in TEAMS
+    ],
+)
+def test_the_agents_of_an_environment_are_exported_together(case, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    algorithm, config, env = TEAMS[case]
+    words = {"config": {"num_envs": 2, "num_steps": 8, **config}, **HERE}
+    run = train(algorithm, env=env, run_dir=tmp_path / "run", **words)
+    file = onnxruntime.InferenceSession(run.export())
+    shape = run.policy.spec.obs_shape
+    obs = np.random.default_rng(1).standard_normal((5, *shape)).astype(np.float32)
+    (action,) = file.run(["action"], {"obs": obs})
+    assert action.shape == (5, shape[0])
+    assert np.array_equal(action, run.policy(obs))
+    assert len(np.unique(action)) > 1
+    teams = [[team.name, team.num_agents] for team in run.policy.spec.teams]
+    assert json.loads(file.get_modelmeta().custom_metadata_map["agents"]) == teams
+
+
 def test_a_file_says_what_its_columns_and_actions_are(tmp_path):
     onnx = pytest.importorskip("onnx")
     goal, room = Layout("box", (2,)), Layout("discrete", (), (3,), (1,))

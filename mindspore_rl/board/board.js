@@ -76,8 +76,10 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 const axis = (about) => ({ gridcolor: style("--line"), zerolinecolor: style("--line"), linecolor: style("--line"), automargin: true, ...about });
 const layout = (about) => ({
   margin: { l: 8, r: 8, t: 4, b: 8 }, showlegend: false, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-  font: { color: style("--text"), size: 11 }, hovermode: "closest", ...about });
-const SETTINGS = { displayModeBar: false, responsive: true };
+  font: { color: style("--text"), size: 11, family: "system-ui, sans-serif" }, hovermode: "closest", ...about });
+const SETTINGS = { displayModeBar: false };
+// A plot's place also changes without the window's, as when a scroll bar comes.
+const places = new ResizeObserver((changes) => { for (const { target } of changes) if (target.layout && target.clientWidth) Plotly.Plots.resize(target); });
 
 function traces(groups) {
   const found = [];
@@ -109,6 +111,7 @@ function showCurves(board) {
 function charts(place, names, board) {
   for (const old of [...place.children]) {
     if (names.includes(old.dataset.metric)) continue;
+    places.unobserve(old.lastChild);
     Plotly.purge(old.lastChild);
     old.remove();
   }
@@ -118,6 +121,7 @@ function charts(place, names, board) {
       chart = make("div", { className: "chart" }, make("h3", {}, name), make("div", { className: "plot" }));
       chart.dataset.metric = name;
       place.append(chart);
+      places.observe(chart.lastChild);
     }
     if (board.curves[name]) {
       const title = { text: board.axes[state.over], font: { size: 11 }, standoff: 4 };
@@ -159,7 +163,7 @@ function showFilms(run, address) {
     const src = address("film", { name, v });
     return /\.gif$/.test(name) ? make("img", { src, alt: name, className: "film" }) : make("video", { src, controls: true, muted: true, loop: true, autoplay: true, playsInline: true });
   });
-  get("films").replaceChildren(...(films.length ? films : [make("p", { className: "soft" }, `none in the run's folder: msrl eval RUN --video RUN/episode.mp4`)]));
+  get("films").replaceChildren(...(films.length ? films : [make("p", { className: "soft" }, `none in the run's folder: msrl eval ${run.path} --video ${run.path}/episode.mp4`)]));
 }
 
 function showProfile(run) {
@@ -182,6 +186,7 @@ function showProfile(run) {
     make("td", {}, i ? "" : rank.rank), make("td", {}, part.what), make("td", { className: "number" }, `${number(part.ms, 2)} ms`), make("td", { className: "number" }, `${number(100 * part.ms / run.iteration_ms)} %`))));
   place.replaceChildren(legend, plot, make("details", {}, make("summary", {}, "parts"), make("table", {}, ...rows)));
   Plotly.react(plot, bars, layout({ barmode: "stack", xaxis: axis({ ticksuffix: " ms" }), yaxis: axis({ autorange: "reversed" }) }), SETTINGS);
+  places.observe(plot);
 }
 
 // ---- asking

@@ -216,6 +216,7 @@ class Board:
         return {
             "run": name,
             "name": self._shown(name),
+            "path": str(run),
             "error": why if state in ("failed", "stopped") else "",
             "config": {key: str(value) for key, value in plan.config.items()},
             "plan": plan_text(plan),

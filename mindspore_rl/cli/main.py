@@ -40,12 +40,14 @@ from mindspore_rl.trained import curves, export, pretrained
 from mindspore_rl.trained.run import EVALUATION_SEED
 
 SEED = Number(int, config.REQUIRED["seed"])
+RUN = "run directory"
 EPILOG = """examples:
   msrl train ppo --policy SingleLearnerCoarse --workers 2
   msrl train ppo --policy GPUOnly --env CartPole-v1 num_steps=256
   msrl train my/algorithm.py --policy my/policy.py
   msrl graph ppo --policy MultipleLearners --workers 2
-  msrl eval runs/ppo-CartPole-v1-..."""
+  msrl eval runs/ppo-CartPole-v1-... --video episode.mp4
+  msrl board runs"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -151,7 +153,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     text = "show where the time of a run went that was trained with --profile"
     profiled = subparsers.add_parser("profile", help=text, description=text)
-    profiled.add_argument("run_directory", type=Path, metavar="RUN")
+    profiled.add_argument("run_directory", type=Path, metavar="RUN", help=RUN)
     add_trust(profiled)
     profiled.set_defaults(run=commands.profile)
 
@@ -160,14 +162,16 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _dataset_arguments(subparsers)
 
     listing.add(subparsers)
-    envs = subparsers.add_parser("envs", help="list environments, or check one")
-    envs.add_argument("action", choices=("list", "check"))
-    envs.add_argument("name", nargs="?", help="environment to check")
+    text = "list environments, or check one: does it keep its promises, and what does it give?"
+    envs = subparsers.add_parser("envs", help=text, description=text)
+    envs.add_argument("action", choices=("list", "check"), help="what to do")
+    envs.add_argument(
+        "name", nargs="?", help="environment to check: a name of the list, or my_file.py:MyEnv"
+    )
     envs.set_defaults(run=environment_commands.run)
 
-    check = subparsers.add_parser(
-        "doctor", help="check this machine for training, and print a fix for each problem"
-    )
+    text = "check this machine for training, and print a fix for each problem"
+    check = subparsers.add_parser("doctor", help=text, description=text)
     check.set_defaults(run=doctor)
     for command in subparsers.choices.values():
         command.set_defaults(command=command)
@@ -175,12 +179,13 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
 
 def _evaluation_arguments(subparsers: Any) -> None:
-    evaluate = subparsers.add_parser("eval", help="play a trained policy and print its return")
+    text = "play a trained policy and print its return"
+    evaluate = subparsers.add_parser("eval", help=text, description=text)
     evaluate.add_argument(
         "run_directory",
         type=Path,
         metavar="RUN",
-        help="run directory, or a policy of the package: " + ", ".join(pretrained.names()),
+        help=f"{RUN}, or a policy of the package: {', '.join(pretrained.names())}",
     )
     evaluate.add_argument(
         "assignments",
@@ -247,10 +252,15 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
 def _export_arguments(subparsers: Any) -> None:
     text = "write a trained policy as a file that works without this project"
     exported = subparsers.add_parser("export", help=text, description=text)
-    exported.add_argument("run_directory", type=Path, metavar="RUN")
-    exported.add_argument("--format", choices=export.FORMS, default="onnx", help="(default: onnx)")
+    exported.add_argument("run_directory", type=Path, metavar="RUN", help=RUN)
     exported.add_argument(
-        "--output", type=Path, metavar="FILE", help="(default: policy.FORMAT in the run)"
+        "--format", choices=export.FORMS, default="onnx", help="form of the file (default: onnx)"
+    )
+    exported.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file to write (default: policy.FORMAT in the run)",
     )
     exported.add_argument(
         "--checkpoint", default="last", metavar="WHICH", help=f"{CHOICES} (default: last)"
@@ -276,7 +286,10 @@ def _plot_arguments(subparsers: Any) -> None:
         help="a key of metrics.jsonl, also of `values` (default: mean_return)",
     )
     plotted.add_argument(
-        "--over", choices=curves.AXES, default="env_steps", help="(default: env_steps)"
+        "--over",
+        choices=curves.AXES,
+        default="env_steps",
+        help="horizontal axis (default: env_steps)",
     )
     plotted.add_argument(
         "--output",
@@ -295,7 +308,7 @@ def _dataset_arguments(subparsers: Any) -> None:
 
     text = "make a data set from a .npz or .hdf5 file, or from a folder of Minari's"
     imported = kinds.add_parser("import", help=text, description=text)
-    imported.add_argument("source", type=Path, metavar="SOURCE")
+    imported.add_argument("source", type=Path, metavar="SOURCE", help="file or folder to read")
     imported.add_argument(
         "--env", help="environment of the data (default: the one that the file names)"
     )
@@ -303,7 +316,7 @@ def _dataset_arguments(subparsers: Any) -> None:
 
     text = "make a data set from episodes played by the policies of runs"
     record = kinds.add_parser("record", help=text, description=text)
-    record.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    record.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=RUN)
     record.set_defaults(run=dataset.record)
 
     for made in (imported, record):
@@ -342,7 +355,7 @@ def _dataset_arguments(subparsers: Any) -> None:
 
     text = "show a data set: columns, sources, and a histogram of returns"
     show = kinds.add_parser("show", help=text, description=text)
-    show.add_argument("dataset", type=Path, metavar="DATASET")
+    show.add_argument("dataset", type=Path, metavar="DATASET", help="file to show")
     show.set_defaults(run=dataset.show)
 
 

@@ -21,7 +21,7 @@ def add(subparsers: Any) -> None:
         "drives, and compare checkpoints and metrics"
     )
     parser = subparsers.add_parser("replay", help=text, description=text)
-    parser.add_argument("run_directory", type=Path, metavar="RUN")
+    parser.add_argument("run_directory", type=Path, metavar="RUN", help="run directory")
     add_trust(parser)
     parser.set_defaults(run=replay)
 

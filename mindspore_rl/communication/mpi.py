@@ -8,12 +8,13 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import numpy as np
 
 from mindspore_rl.communication.communicator import Waiting
+from mindspore_rl.communication.wakeups import Wakeups
 
 SPIN_S, OWN_CORE_SPIN_S = 0.0002, 0.002
 """Seconds that a waiting rank polls before it sleeps; a message between pinned ranks takes 3 us.
@@ -35,8 +36,12 @@ _RETURN = 0x06  # of BPF: keeps this many bytes of a packet
 class MpiCommunicator:
     """COMM_WORLD with waits that sleep: MPI's own waits poll all the time, and cores may be shared.
 
+    A rank of the same host ends a sleep when it sends something. Between hosts, and while MPI needs
+    calls of both ranks to move a large message, a sleeping rank looks now and then.
+
     Attributes:
         spin_s: seconds that a wait polls before it sleeps.
+        wakeups: with which ranks of a host end each other's sleeps.
     """
 
     def __init__(self) -> None:
@@ -53,20 +58,26 @@ class MpiCommunicator:
         self.rank, self.size = self._comm.rank, self._comm.size
         self._sending: list[tuple] = []
         self.spin_s = SPIN_S
+        self.wakeups = Wakeups(self._comm)
 
     def send(self, target: int, tag: int, data: np.ndarray) -> None:
         """See `Communicator`."""
         self._has_sent()
         copy = data.copy()
         self._sending.append((self._comm.Isend([copy, self._byte], target, tag), copy))
+        self.wakeups.wake(target)
 
     def receive(self, source: int, tag: int, data: np.ndarray, waiting: Waiting) -> None:
         """See `Communicator`."""
         large = len(data) > PIECE_BYTES
         if large:
-            self._wait(lambda: self._comm.Iprobe(source, tag), waiting)
+            self._wait(lambda: self._comm.Iprobe(source, tag), waiting, {source})
         request = self._comm.Irecv([data, self._byte], source, tag)
-        self._wait(request.Test, waiting, ARRIVING_SLEEP_S if large else LONGEST_SLEEP_S)
+        if large:
+            self._wait(request.Test, waiting, longest_s=ARRIVING_SLEEP_S)
+            self.wakeups.wake(source)  # waits in `flush` until MPI has taken it all
+        else:
+            self._wait(request.Test, waiting, {source})
 
     def first_of(self, expected: list[tuple[int, int]], waiting: Waiting) -> int:
         """See `Communicator`."""
@@ -76,7 +87,7 @@ class MpiCommunicator:
             here[:] = [i for i, pair in enumerate(expected) if self._comm.Iprobe(*pair)]
             return bool(here)
 
-        self._wait(look, waiting)
+        self._wait(look, waiting, {source for source, _ in expected})
         return here[0]
 
     def until(self, ready: Callable[[float], bool], waiting: Waiting) -> None:
@@ -99,7 +110,11 @@ class MpiCommunicator:
         def reduce(reduction: str, data: np.ndarray) -> np.ndarray:
             result = np.empty_like(data)
             request = comm.Iallreduce(data, result, functions[reduction])
+            for rank in ranks:
+                self.wakeups.wake(rank)
             self._wait(request.Test, waiting)
+            for rank in ranks:
+                self.wakeups.wake(rank)
             return result
 
         return reduce
@@ -113,16 +128,27 @@ class MpiCommunicator:
         self.flush(lambda: None)
 
     def _wait(
-        self, ready: Callable[[], bool], waiting: Waiting, longest_s: float = LONGEST_SLEEP_S
+        self,
+        ready: Callable[[], bool],
+        waiting: Waiting,
+        senders: Set[int] = frozenset(),
+        longest_s: float = LONGEST_SLEEP_S,
     ) -> None:
+        """Waits; looks seldom if only messages of `senders`, all on this host, can end the wait."""
         begun = time.perf_counter()
         while not ready():
             waited_s = time.perf_counter() - begun
             if waited_s < self.spin_s:
                 os.sched_yield()
+            elif not self.wakeups.announced:
+                self.wakeups.announced = True
             else:
                 waiting()
-                time.sleep(min(max(waited_s / 10, SHORTEST_SLEEP_S), longest_s))
+                seldom = senders and self.wakeups.reach >= senders
+                seconds = longest_s if seldom else max(waited_s / 10, SHORTEST_SLEEP_S)
+                if self.wakeups.sleep(min(seconds, longest_s)):
+                    begun = time.perf_counter()  # more messages may come, those of a collective do
+        self.wakeups.announced = False
 
     def _has_sent(self) -> bool:
         self._sending = [entry for entry in self._sending if not entry[0].Test()]

@@ -42,9 +42,7 @@ class Job:
 
     algorithm: PathName | None = of_algorithm(
         None,
-        lambda: (
-            f"{', '.join(registry.algorithms())}, or a .py file (may be left out with --resume)"
-        ),
+        lambda: f"{', '.join(registry.algorithms())}, or a .py file; a --config may name it",
         nargs="?",
         in_file=True,
         words=lambda _: registry.algorithms(),
@@ -116,7 +114,9 @@ class Job:
     run_dir: PathName | None = of_training(
         None, "run directory", "DIR", otherwise="runs/ALGORITHM-ENV-POLICY-TIME"
     )
-    resume: PathName | None = of_training(None, "continue from a run's newest checkpoint", "RUN")
+    resume: PathName | None = of_training(
+        None, "continue from a run's newest checkpoint; no algorithm is named", "RUN"
+    )
     trust: bool = of_training(
         False, "use a run directory, whose code is run, even if others own it or can write it"
     )

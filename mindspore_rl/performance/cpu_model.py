@@ -90,7 +90,7 @@ class Meeting:
 
 
 def noticed_after(waited_s: float, spin_s: float, oversleep_s: float) -> float:
-    """Computes when a waiting rank notices a message, `waited_s` after its wait began.
+    """Computes when a rank notices a message of another host, `waited_s` after its wait began.
 
     Like `MpiCommunicator` it polls for `spin_s`, then sleeps longer and longer, each time by
     `oversleep_s` too long.

@@ -20,10 +20,13 @@ def critical_path(timeline: Timeline) -> dict[Part, int]:
         if place == len(ends[rank]):  # the rank had finished its iterations
             place, now = place - 1, ends[rank][-1]
         span = timeline.spans[rank][place]
-        found[span.part] += now - max(min(span.begin, now), timeline.begin)
-        now = min(span.begin, now)
         others = [(timeline.spans[r][i].end, r) for r, i in span.causes]
         last, other = max(others, default=(0, rank))
+        # A woken rank goes on while the other is still in the call that has woken it.
+        woken = span.part.kind == WAITING and last >= now and (other, now) not in seen
+        begin = now if woken else min(span.begin, now)
+        found[span.part] += now - max(begin, timeline.begin)
+        now = begin
         if last >= now and (other, now) not in seen:  # the rank waited
             seen.add((rank, now))
             rank = other
@@ -73,6 +76,11 @@ class _Replay:
         span = self._spans[rank][len(self._done[rank])]
         waits = span.part.kind == WAITING and span.causes
         duration = 0 if waits or span.part == self._free else span.end - span.begin
-        ready = [self._done[r][i] for r, i in span.causes if i < len(self._done[r])]
+        went_on = span.end if waits else span.begin  # perhaps before the end of its cause
+        ready = [
+            self._done[r][i] + min(went_on - self._spans[r][i].end, 0)
+            for r, i in span.causes
+            if i < len(self._done[r])
+        ]
         self._clocks[rank] = max([self._clocks[rank], *ready]) + duration
         self._done[rank].append(self._clocks[rank])

@@ -317,12 +317,13 @@ class SimulatedRank:
         yield from self._compute(f"receive {name}", seconds, seconds)
 
     def _wait(self, event: simpy.Event) -> Steps:
-        """Waits like a communicator: polls for a while, then sleeps longer and longer."""
+        """Waits like a communicator: polls for a while, then sleeps until it is woken or looks."""
         env, begun = self.job.env, self.job.env.now
         if event.triggered:
             yield event
             return
-        spin_s = OWN_CORE_SPIN_S if self.host.pinned and not self.job.plan.hosts else SPIN_S
+        one_host = not self.job.plan.hosts
+        spin_s = OWN_CORE_SPIN_S if self.host.pinned and one_host else SPIN_S
         self.host.spin(1)
         yield event | env.timeout(spin_s)
         self.host.spin(-1)
@@ -332,9 +333,9 @@ class SimulatedRank:
         self.host.poll(share)
         yield event
         self.host.poll(-share)
-        waited_s = env.now - begun
-        oversleep_s = self.job.cluster.oversleep_s
-        yield env.timeout(noticed_after(waited_s, spin_s, oversleep_s) - waited_s)
+        waited_s, oversleep_s = env.now - begun, self.job.cluster.oversleep_s
+        noticed_s = noticed_after(waited_s, spin_s, oversleep_s)
+        yield env.timeout(oversleep_s if one_host else noticed_s - waited_s)
 
     @property
     def _served(self) -> bool:

@@ -110,6 +110,7 @@ def _metadata(plan: Plan, spec: EnvironmentSpec, remembers: bool) -> dict[str, s
         for name, bounds in (("low", space.low), ("high", space.high)):
             action[name] = [bound if math.isfinite(bound) else None for bound in bounds]
     state = "next_state_i of a step is state_i of the next; zeros at the start of an episode"
+    agents = [[team.name, team.num_agents] for team in spec.teams]
     return {
         "mindspore_rl": __version__,
         "algorithm": str(plan.algorithm.get("name", "")),
@@ -117,5 +118,6 @@ def _metadata(plan: Plan, spec: EnvironmentSpec, remembers: bool) -> dict[str, s
         "obs": json.dumps(columns),
         "action": json.dumps(action),
         "normalisation": "in the graph: obs are as the environment gives them",
+        **({"agents": json.dumps(agents)} if agents else {}),
         **({"state": state} if remembers else {}),
     }

@@ -27,8 +27,12 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
-    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`."""
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_path):
+    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`.
+
+    Under Central only the server then has the sum of a gradient.
+    """
     code = """
         losses = []
         for k in (1.0, 2.0):
@@ -40,7 +44,7 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
         g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
         msrl.update(self.apply, g)
         """
-    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
+    job = inproc.request(program_with(tmp_path, learn=code), policy, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
@@ -82,6 +86,26 @@ def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
     job = inproc.request(
         program_with(tmp_path, [end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
     )
+    assert inproc.differences(job, tmp_path) == []
+
+
+SIZES = """
+    T, B = reward.shape
+    n = T * B
+    shape = obs.shape[:2]
+    for scale in (1.0, 2.0):
+        target = target.reshape(-1)
+        (rows,) = target.shape
+        target = target.reshape((rows // B, B)) * scale
+    flat = obs.reshape(n, -1)
+    target = target + self.net.value(flat).reshape(shape) / T
+    """
+
+
+def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
+    """Several learners refused it, and a compiled one got an array in place of the number."""
+    file = program_with(tmp_path, learn=SIZES)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
     assert inproc.differences(job, tmp_path) == []
 
 

@@ -71,6 +71,20 @@ def test_without_a_part_waits_are_as_long_as_they_must(free, expected):
     assert critical_path.length(_two_ranks(), free) == expected
 
 
+def test_a_rank_that_is_woken_goes_on_before_the_call_of_its_sender_has_ended():
+    timeline, send = _two_ranks(), _part("actor", COMMUNICATION)
+    take = _part("learner", COMMUNICATION)
+    actor, learner = timeline.spans
+    actor[1], actor[2] = Span(10, 13, send), Span(13, 16, actor[2].part, actor[2].causes)
+    learner[0] = Span(0, 11, learner[0].part, learner[0].causes)
+    learner[1] = Span(11, 11, take, learner[1].causes)
+    assert critical_path.length(timeline) == 34
+    assert critical_path.length(timeline, _part("actor")) == 14
+    path = critical_path.critical_path(timeline)
+    assert sum(path.values()) == 34
+    assert sum(took for part, took in path.items() if part.kind == WAITING) == 0
+
+
 def test_who_seem_to_wait_for_each_other_are_not_waited_for_for_ever():
     part = _part("actor", WAITING)
     timeline = _two_ranks()

@@ -94,7 +94,10 @@ def test_messages_take_what_the_link_takes(tmp_path):
     plan, regions = planned("SingleLearnerFine", "CartPole-v1", {}, tmp_path, workers=1)
     slow = LinkCosts(FREE, FREE, CostTable((1, 2), (0.001, 0.001)), FREE)
     found = simulated(plan, regions, cluster=Cluster(machine(link=slow)))
-    # A rank that slept notices late, the later the longer it slept.
+    assert found.iteration_s == pytest.approx(16 * 0.001)
+    # Between hosts nobody wakes a rank that sleeps: it notices late, the later the longer it slept.
+    two = dataclasses.replace(plan, hosts=("a", "b"))
+    found = simulated(two, regions, cluster=Cluster(machine(link=slow)))
     assert 0.017 <= found.iteration_s <= 0.017 * 1.15
 
 
