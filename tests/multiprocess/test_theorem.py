@@ -96,29 +96,15 @@ SHIPPED = (
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
 UNSET = {
-    "target_kl": 1.3e-5,
-    "popart": 0.4,
-    "priority": 0.6,
-    "atoms": 11,
-    "munchausen": 0.9,
-    "quantiles": 5,
-    "epsilon": 0.5,
-    "epsilon_alpha": 7.0,
-    "rescale": 1e-2,
-    "share_torso": True,
-    "dataset": "of the environment",
-    "skill": 1,
-}
+    "target_kl": 1.3e-5, "popart": 0.4, "priority": 0.6, "atoms": 11, "munchausen": 0.9,
+    "quantiles": 5, "epsilon": 0.5, "epsilon_alpha": 7.0, "rescale": 1e-2, "share_torso": True,
+    "dataset": "of the environment", "skill": 1,
+}  # fmt: skip
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
-    "SingleLearnerCoarse",
-    "MultipleLearners",
-    "GPUOnly",
-    "SingleLearnerFine",
-    "Environments",
-    "Central",
-    str(PROGRAMS / "crossed.py"),
-)
+    "SingleLearnerCoarse", "MultipleLearners", "GPUOnly", "SingleLearnerFine", "Environments",
+    "Central", str(PROGRAMS / "crossed.py"),
+)  # fmt: skip
 WORKERS = (1, 2, 3)
 REFUSED = {("trpo", "Central")}
 """TRPO's learner decides on the workers' statistics, which Central does not send to its server."""
@@ -173,13 +159,8 @@ Below are SingleLearnerFine in chunks, and IMPALA with a lag and images.
 """
 SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
 SHORT_SEARCH = {
-    "num_steps": 4,
-    "learning_starts": 32,
-    "unroll": 2,
-    "n_step": 2,
-    "updates": 1,
-    "simulations": 2,
-}
+    "num_steps": 4, "learning_starts": 32, "unroll": 2, "n_step": 2, "updates": 1, "simulations": 2,
+}  # fmt: skip
 IN_PROCESS = {
     ("mappo", "Environments", "graph:simple_tag_v3", 2): {"num_steps": 4, "update_epochs": 1},
     ("rnd", "MultipleLearners", "CartPole-v1", 2): {},

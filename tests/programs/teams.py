@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from mindspore import nn, ops
 
 from mindspore_rl.api import Learner
-from mindspore_rl.rl.action_distributions import categorical_log_prob
+from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
+from tests.programs import small_agents
 from tests.programs.small_agents import SmallTrainer
 
 
@@ -28,8 +29,16 @@ class Net(nn.Cell):
         self.policy = MLP(size, (16,), spec.action_space.n, 0.5, config.seed, 1)
         self.baseline = MLP(agents * size, (16,), 1, 1.0, config.seed, 2)
 
+    def logits(self, obs):
+        return self.policy(obs)
+
     def value(self, state):
         return self.baseline(state).squeeze(-1)
+
+
+class Act(small_agents.Act):
+    def act(self, obs, noise):
+        return categorical_sample(self.net.logits(obs), noise)
 
 
 class Learn(Learner):
@@ -40,7 +49,7 @@ class Learn(Learner):
         self.baseline_step = nn.Adam(net.baseline.trainable_params(), 0.01)
 
     def policy_loss(self, obs, action, advantage):
-        return -categorical_log_prob(self.net.policy(obs), action) * advantage
+        return -categorical_log_prob(self.net.logits(obs), action) * advantage
 
     def baseline_loss(self, state, returns):
         return ops.square(self.net.value(state) - returns)
@@ -66,7 +75,7 @@ class Learn(Learner):
 
 
 class Teams(SmallTrainer):
-    Config, Net, Learn = Config, Net, Learn
+    Config, Net, Act, Learn = Config, Net, Act, Learn
     multi_agent = True
 
     def train(self, msrl):

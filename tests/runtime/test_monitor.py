@@ -52,13 +52,9 @@ class Job:
         )
         self.plan = Plan(**PLAN | {"fragments": fragments, "timeout_s": TIMEOUT_S} | fields)
         options = JobOptions(
-            False,
-            100,
-            stop_return,
-            checkpoint_every_s=CHECKPOINT_S,
-            start_timeout_s=START_TIMEOUT_S,
-            eval_every=eval_every,
-        )
+            False, 100, stop_return, checkpoint_every_s=CHECKPOINT_S,
+            start_timeout_s=START_TIMEOUT_S, eval_every=eval_every,
+        )  # fmt: skip
         self.now = 100.0
         self.monitor = Monitor(self.plan, options, self.now, here)
         self.stamps = {rank: Stamp(-1, 0, self.now) for rank in range(self.plan.num_ranks)}
@@ -123,16 +119,11 @@ def error(rank, text, mistake=False, symptom=False, iteration=3, echo=False):
     return Heard(
         rank,
         {
-            "kind": "error",
-            "iteration": iteration,
-            "stage": "cell learn",
-            "message": text,
-            "traceback": "Traceback: somewhere",
-            "mistake": mistake,
-            "symptom": symptom,
+            "kind": "error", "iteration": iteration, "stage": "cell learn", "message": text,
+            "traceback": "Traceback: somewhere", "mistake": mistake, "symptom": symptom,
             "echo": echo,
         },
-    )
+    )  # fmt: skip
 
 
 def test_a_line_is_logged_when_all_ranks_have_reported_it():
