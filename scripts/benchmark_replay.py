@@ -180,7 +180,9 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
             assert server.stdout is not None
             table = ["--table", server.stdout.readline().strip()]
             if row.written:
-                writer = stack.enter_context(subprocess.Popen([*command, "write", *table]))
+                writer = stack.enter_context(
+                    subprocess.Popen([*command, "write", *table], stderr=subprocess.DEVNULL)
+                )
                 stack.callback(writer.kill)
         jobs = [
             subprocess.Popen([*command, *arguments, *table], stdout=pipe, stderr=pipe, text=True)

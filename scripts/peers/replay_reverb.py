@@ -28,13 +28,16 @@ def fill(client, count=args.records):
     """Insert records."""
     columns, priorities = loop.records(args.kind, count), loop.priorities(count)
     steps = loop.lengths(count) if args.kind == "lengths" else [None] * count
-    with client.trajectory_writer(num_keep_alive_refs=1) as writer:
-        for i in range(count):
-            insert(writer, {name: x[i][: steps[i]] if steps[i] else x[i]
-                            for name, x in columns.items()}, priorities[i])  # fmt: skip
-            if i % 1000 == 999:
-                writer.flush()
-        writer.flush()
+    # The tensors of a writer have one shape.
+    each = 1 if args.kind == "lengths" else 1000
+    for start in range(0, count, each):
+        with client.trajectory_writer(num_keep_alive_refs=1) as writer:
+            for i in range(start, min(start + each, count)):
+                record = {name: x[i] for name, x in columns.items()}
+                if steps[i]:
+                    record = {name: value[: steps[i]] for name, value in record.items()}
+                insert(writer, record, priorities[i])
+            writer.flush()
 
 
 def insert(writer, record, priority=1.0):
