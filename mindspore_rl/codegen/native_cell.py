@@ -75,6 +75,7 @@ class NativeCell:
         for position, array in enumerate(self._weights):
             self._data[count + position] = array.ctypes.data
         self._loaded, functions, self._set_threads = _functions(unit, threads)
+        self._threads = threads
         self._trial = Trial(threads) if self._set_threads and threads > 1 else None
         self._arguments = (
             ctypes.addressof(self._data),
@@ -108,6 +109,7 @@ class NativeCell:
         failed = self._run(*self._arguments, results.__array_interface__["data"][0])
         if self._trial is not None:
             self._trial.end()
+            self._set_threads(self._threads)  # the replay copies on them, too
         if failed:
             raise RuntimeError("an operator in a native cell failed")
         arrays: list[np.ndarray] = [

@@ -4,7 +4,7 @@ import time
 
 EVERY = 64
 """Turns between two trials, after the first ones."""
-MOST = 3
+MOST = 2
 """Trials in a row that change a choice at most."""
 
 

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both, node, number, run, tensor
+from units import both, native_of, node, number, run, tensor
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.native_cell import NativeCell
 from mindspore_rl.codegen.ops import batch_rules
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.platform.trial import Trial
 
 ROWS = 96
 
@@ -296,3 +297,15 @@ def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):
     monkeypatch.setattr(tiling, "MIN_WORK", 2_000_000)
     both(CASES["plain"][0](), CASES["plain"][1])
     assert "tile_0" not in all_tiled[0]
+
+
+def test_a_cell_that_tries_one_thread_gives_the_same(all_tiled, monkeypatch):
+    tried, begin = [], Trial.begin
+    monkeypatch.setattr(Trial, "begin", lambda self: tried.append(begin(self)) or tried[-1])
+    x, y = _floats(20, 128), _floats(20, 512)
+    given = tensor("x", x), tensor("y", y)
+    made = node("MatMul", *given, number(True), number(False), type=Type((128, 512), "float32"))
+    cell = native_of([made], given, threads=3)
+    (first,), (second,) = cell(x, y), cell(x, y)
+    assert tried == [3, 1]
+    np.testing.assert_array_equal(first, second)
