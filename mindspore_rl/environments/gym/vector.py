@@ -386,7 +386,8 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
         raise EnvironmentFailure(text) from error
     if library.library_of(type(env)) is None:
         raise EnvironmentFailure(
-            f"{name} gave {env!r}, expected an environment: a gym.Env or a gymnasium.Env"
+            f"{name} gave {env!r}, expected an environment: a gym.Env or a gymnasium.Env (one of "
+            "PettingZoo's parallel ones is named by its class or by a function parallel_env)"
         )
     missing = [key for key in ("observation_space", "action_space") if not hasattr(env, key)]
     if missing:
