@@ -1,6 +1,7 @@
 """Evaluation of a run: the best checkpoint, a JSON line, a video."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mindspore_rl.errors import CheckpointError, ConfigError, EnvironmentFailure
 from mindspore_rl.runtime.best_checkpoint import chosen, keep_best
 from mindspore_rl.runtime.checkpoint import FOLDER
 from mindspore_rl.runtime.checkpoint import load as load_checkpoint
+from mindspore_rl.trained import evaluate
 
 SMALL = {"num_envs": 8, "num_steps": 32}
 BLIND = """
@@ -97,6 +99,15 @@ def test_eval_prints_one_json_object(run, capsys):
     assert len(found["returns"]) == found["episodes"] == 3
     assert found["mean_return"] == pytest.approx(np.mean(found["returns"]))
     assert found["checkpoint"] == "best"
+
+
+def test_a_long_evaluation_tells_at_a_terminal_how_far_it_is(run, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "TOLD_EVERY_S", 0.0)
+    run.evaluate(2)
+    assert "episodes are over" not in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run.evaluate(2)
+    assert "msrl: step 1: 0 of 2 episodes are over" in capsys.readouterr().err
 
 
 def test_a_video_shows_the_first_episode(run, tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
+TOLD_EVERY_S = 5.0
 Watch = Callable[..., None]
 """Called with obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and whether
 each environment's first episode is still running, `[B]` bool."""
@@ -111,7 +113,7 @@ class Played:
         self._loop = Acting(trainer, done, self, num_envs, seed, greedy)
         self.returns, self.under_way = np.zeros(num_envs), np.ones(num_envs, bool)
         self._watch, self._film, self._obs = watch, film, Tensor(0.0)
-        self._steps_played = 0
+        self._steps_played, self._told = 0, time.monotonic()
 
     def run(self) -> None:
         """Runs the training loop.
@@ -140,9 +142,17 @@ class Played:
         self.under_way &= ~(terminated.asnumpy() | truncated.asnumpy())
         self._take_picture()
         self._steps_played += 1
+        self._tell()
         if not self.under_way.any() or self._steps_played == MAX_STEPS:
             raise Over
         return outcome
+
+    def _tell(self) -> None:
+        """Tells a user at a terminal how far the episodes are."""
+        if time.monotonic() - self._told >= TOLD_EVERY_S and sys.stderr.isatty():
+            self._told, over = time.monotonic(), (~self.under_way).sum()
+            text = f"step {self._steps_played:,}: {over} of {len(self.under_way)} episodes are over"
+            print(f"msrl: {text}", file=sys.stderr, flush=True)
 
     def _take_picture(self) -> None:
         if self._film is not None and self.under_way[0]:
