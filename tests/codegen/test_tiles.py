@@ -140,7 +140,6 @@ ATTENTION = (lambda: Learn(Attention(), plain, nn.SGD), [_floats(24, 5, 8), _flo
 def all_tiled(monkeypatch):
     """Enables tiles for any amount of work; yields the texts of the compiled cells."""
     monkeypatch.setattr(tiling, "MIN_WORK", 0)
-    monkeypatch.setattr(tiling, "MIN_SHARED", 0)
     monkeypatch.setattr(tiling, "MAX_ROWS", 8)
     texts = []
     made = NativeCell.__init__
@@ -211,7 +210,7 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
     first = _agreeing(cell, inputs)
-    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
+    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<8, 4>("):
         assert part in all_tiled[0]
     assert "for (int64_t i0 = part * 192 / 8;" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
@@ -224,7 +223,7 @@ def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
     ms.set_seed(1)
     cell, inputs = Learn(Layers(512, 400), plain, nn.SGD), [_floats(ROWS, 400), _floats(ROWS, 3)]
     first = _agreeing(cell, inputs)
-    for part in ("panels<64, 400, true, 400>(", "panels<512, 3, false, 512>("):
+    for part in ("panels<64, 400, true, 400, 400>(", "panels<512, 3, false, 512, 3>("):
         assert part in all_tiled[0]
     assert "product_panels<8, 512, 400>(" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):

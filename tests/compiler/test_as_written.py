@@ -89,6 +89,25 @@ def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
+FITS = """
+    losses = []
+    for fit in range(2):
+        goal = target * (fit + 1.0)
+        for epoch in range(3):
+            g, (loss, _) = msrl.gradient(self.loss, self.net, obs, action, goal)
+            msrl.update(self.apply, g)
+        losses.append(loss)
+    target = target * losses[-1] + sum(losses) / len(losses)
+    """
+
+
+def test_a_list_grows_in_a_loop_around_one_with_a_gradient(tmp_path):
+    """The outer loop was unrolled, for the list, and the gradient then refused."""
+    file = program_with(tmp_path, learn=FITS)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 SIZES = """
     T, B = reward.shape
     n = T * B
@@ -106,6 +125,26 @@ def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
     """Several learners refused it, and a compiled one got an array in place of the number."""
     file = program_with(tmp_path, learn=SIZES)
     job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
+def test_a_replica_takes_its_rows_of_an_array_made_of_numbers(tmp_path):
+    """The state of a memory, and a scan's first value, were refused with several replicas."""
+    head, insert = "for _ in msrl.iterations():", 'msrl.replay_insert(*msrl.boundary("tr'
+    changed = [
+        (head, f"memory = ops.zeros((self.config.num_envs, 2))\n        {head}"),
+        (insert, f"memory = 0.5 * memory + obs[:, :2]\n                {insert}"),
+        ("(obs, action, reward)))", "(obs, action, reward + memory.sum(-1))))"),
+    ]
+    learn = """
+        place = ops.arange(self.config.num_envs)
+        last = ops.zeros(self.config.num_envs)
+        for t in range(4):
+            last = reward[t] + 0.9 * last
+        target = target + last + place
+        """
+    file = program_with(tmp_path, changed, learn=learn)
+    job = inproc.request(file, "MultipleLearners", 3, num_steps=4, num_envs=4)
     assert inproc.differences(job, tmp_path) == []
 
 

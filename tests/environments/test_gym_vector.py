@@ -8,7 +8,6 @@ import pytest
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.environments.gym import threads as stepping
 from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import (
@@ -158,19 +157,6 @@ def test_threads_change_no_bit(threads):
         other.step(actions[0])
     one.close()
     other.close()
-
-
-@pytest.mark.parametrize(("seconds", "chosen"), [({1: 0.4, 3: 0.6}, 1), ({1: 0.4, 3: 0.3}, 3)])
-def test_steps_run_on_the_faster_number_of_threads(seconds, chosen, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(stepping.time, "perf_counter", lambda: now[0])
-    steps, tried = stepping.Trial(3), []
-    for step in range(3 * stepping.TURNS):
-        tried.append(steps.begin())
-        now[0] += seconds[tried[-1]] + 5.0 * (step in (1, 8))  # two are disturbed
-        steps.end(tried[-1])
-    assert set(tried[: 2 * stepping.TURNS]) == {1, 3}
-    assert set(tried[2 * stepping.TURNS :]) == {chosen}
 
 
 MUJOCO = "mujoco", r"needs MuJoCo, .*pip install '\.\[mujoco\]'"

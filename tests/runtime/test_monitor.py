@@ -475,8 +475,9 @@ def test_a_stopped_rank_is_at_fault_wherever_it_stands(victim):
 
 def test_all_that_wait_for_each_other_are_told_and_nobody_blamed():
     at = (3, place("obs")), (3, place("action")), (3, place("action"))
-    head, *waiting = stall(Job(), *at)
+    head, last, *waiting = stall(Job(), *at, ages=(6.0, 6.0, 3.5))
     assert head.startswith("every rank waits for another: no progress for 6.1 s, since ")
+    assert last.startswith("  rank 2 (actor[1]) (iteration 3, edge action) came last, at ")
     assert [line.partition(" waits for ")[0] for line in waiting] == [
         "  rank 0 (learner[0]) (iteration 3, edge obs)",
         "  rank 1 (actor[0]) (iteration 3, edge action)",
@@ -497,7 +498,7 @@ def test_replicas_in_a_collective_wait_for_each_other():
     fragments = (FragmentPlan("loop", "", 0, ((0, 4), (4, 8)), (), ("learn",), ("learn",), True),)
     job = Job(fragments=fragments, messages=())
     cell = Stages(job.plan).cell("loop", "learn")
-    head, first, _ = stall(job, (3, cell), (3, cell))
+    head, _, first, _ = stall(job, (3, cell), (3, cell))
     assert head.startswith("every rank waits for another")
     assert first.endswith(
         "(iteration 3, cell learn of loop) waits for rank 1 (loop[1]) (iteration 3, cell learn of "
