@@ -32,6 +32,10 @@ NUMBERS = {"float": float32, "int": int32, "bool": bool_}
 """Types of Python's numbers in cells."""
 
 
+def _share(term: Tensor, share: float) -> Tensor:
+    return term.sum() * share
+
+
 def gradient_function(
     loss: Callable, network: Any, count: int | None, forms: tuple[Form, ...] = ()
 ) -> Callable:
@@ -54,7 +58,7 @@ def gradient_function(
         out = loss(*args)
         terms = out if isinstance(out, tuple) else (out,)
         share = scale if count else 1.0 / terms[0].size
-        means = tuple([term.sum() * share for term in terms])
+        means = each(_share, terms, (share,) * len(terms))
         return means[0], means, terms
 
     differentiate = value_and_grad(
