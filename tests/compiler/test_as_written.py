@@ -48,6 +48,25 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_
     assert inproc.differences(job, tmp_path) == []
 
 
+REST = """
+def rest():
+    grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
+    msrl.update(self.apply, grads)
+    return (loss, *others)
+loss, *others = rest()
+target = target + 0.1 * others[0] + loss
+grads, means = msrl.gradient(self.loss, self.net, obs, action, target)
+msrl.update(self.apply, grads)
+first, *more = means
+target = target + sum(more) + first
+"""
+
+
+def test_the_other_values_of_a_loss_are_one_tuple(tmp_path):
+    job = inproc.request(program_with(tmp_path, learn=REST), "MultipleLearners", 2, num_steps=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 LOOPS = """
     losses, history = [], {"mean": [], "two": []}
 

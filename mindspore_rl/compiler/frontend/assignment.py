@@ -78,6 +78,10 @@ class Assignments:
             if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                 value = tuple(map(Static, value.value))
             names, several = list(target.elts), len(target.elts)
+            if (parts := self._rest_of_loss(names, value)) is not None:
+                for element, part in parts:
+                    yield from self.bindings(element, part)
+                return
             for element in target.elts:
                 if isinstance(element, ast.Starred):
                     several = self._several(element, value, len(names) - 1)
@@ -95,6 +99,28 @@ class Assignments:
                 yield from self.bindings(name, part)
         else:
             self.fail_target(target)
+
+    def _rest_of_loss(
+        self, names: list[ast.expr], value: Struct
+    ) -> list[tuple[ast.expr, Struct]] | None:
+        """Reads `loss, *others = means` of what a loss returns: the others stay one variable.
+
+        None for anything else, and if the starred name is a tuple already.
+        """
+        *first, last = names
+        if not isinstance(value, Var) or value.name not in self.draft.tuples:
+            return None
+        if not isinstance(last, ast.Starred) or not isinstance(last.value, ast.Name):
+            return None
+        held = self.draft.frame.names.get(last.value.id)
+        if isinstance(held, tuple) or any(isinstance(one, ast.Starred) for one in first):
+            return None
+        name, reads = value.name, (value.name,)
+        self.draft.temporary.discard(name)  # it is read several times
+        parts = [self.draft.result("glue", f"{name}[{k}]", reads) for k in range(len(first))]
+        rest = self.draft.result("glue", f"{name}[{len(first)}:]", reads)
+        self.draft.tuples.add(rest.name)
+        return list(zip([*first, last.value], [*parts, rest], strict=True))
 
     def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
         """Returns the number of parts of a value that is unpacked into a target with a `*`.

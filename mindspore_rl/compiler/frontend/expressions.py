@@ -114,6 +114,8 @@ class ExpressionReader:
                 self.frame.fail(node, f"{struct.why} (`{node.id}`)")
             constant_array = isinstance(struct, Static) and is_array(struct.value)
             return None if constant_array and not is_parameter(struct.value) else struct
+        if isinstance(node, ast.Tuple) and (joined := self._joined(node)) is not None:
+            return joined
         if isinstance(node, (ast.Tuple, ast.List)):
             elements = tuple(self.elements(node.elts))
             return elements if isinstance(node, ast.Tuple) else Listed.of(elements)
@@ -163,6 +165,17 @@ class ExpressionReader:
             return Entries.of(self.sequences.comprehended(node))
         entries = self._entries(node)
         return None if entries is None else Entries.of(self._dict(entries))
+
+    def _joined(self, node: ast.Tuple) -> Var | None:
+        """Reads `(loss, *others)` of what a loss returns; returns None for any other tuple."""
+        last = node.elts[-1] if node.elts else None
+        others = self.frame.part(last.value) if isinstance(last, ast.Starred) else None
+        if not isinstance(others, Var) or others.name not in self.draft.tuples:
+            return None
+        (first,), reads = self.texts([tuple(self.elements(node.elts[:-1]))], node)
+        joined = self.draft.result("glue", f"{first} + {others.name}", (*reads, others.name))
+        self.draft.tuples.add(joined.name)
+        return joined
 
     def is_tuple(self, node: ast.expr) -> bool:
         """Returns whether an expression is a tuple whose parts are known one by one."""
