@@ -80,6 +80,13 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 
+def first_line(error: BaseException) -> str:
+    """Returns what an exception says first; MindSpore's may begin with a ruler and a heading."""
+    lines = [line.strip().removeprefix("- ") for line in text_of(error).splitlines()]
+    heading, *rest = [line for line in lines if line.strip("-")] or [""]
+    return f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
+
+
 def shortened(text: str, limit: int = 20_000) -> str:
     """Shortens a text to about `limit` characters by leaving out its middle."""
     if len(text) <= limit:

@@ -80,6 +80,7 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
         parameters.find_cells(cell)
     parameters.find_parameters(*cells)
     parameters.give_own_memory(*cells)
+    parameters.list_parameters(*cells)
     return trainer
 
 

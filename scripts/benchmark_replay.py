@@ -13,8 +13,12 @@ two hosts (network namespaces, as root) with a link of 1 Gb/s (`tc tbf`), compar
 which the link could send all rows to one of them; skewed: one host has 70 % of the weights. If one
 process reads, ours copies with one thread per core. Reverb uses the fastest of six settings of its
 `TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn. Prints
-medians with their ranges, and the ratio to each other library with its target. "select" has its
-own table: the time to select 256 of 10^3 to 10^7 small records in ours, with every sampler.
+medians with their ranges, and the ratio to each other library with its target. "others", in
+records: 10^6 transitions of 42 bytes (10^5 in Reverb, which takes minutes for more), trajectories
+that another process reads while a third one writes 500 a second, trajectories of equal numbers,
+which Reverb compresses, of 100 to 1000 steps, and from a file that is not in memory (the first
+batches, again and again). "select" has its own table: the time to select 256 of 10^3 to 10^7 small
+records in ours, with every sampler.
 """
 
 import argparse
@@ -28,6 +32,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import study
 from network_hosts import LAUNCHER, Network, why_not
@@ -57,6 +62,8 @@ class Row:
             for no target.
         unit: the unit of the result, and the factor from a program's rate to it.
         ranks: our ranks, instead of readers; each on its own host if there are `hosts`.
+        written: whether another process writes to the table.
+        cold: whether the table is a file that is not in memory.
     """
 
     name: str
@@ -68,6 +75,8 @@ class Row:
     readers: int = 0
     ranks: int = 0
     hosts: int = 0
+    written: bool = False
+    cold: bool = False
 
 
 def rows(batches: list[int]) -> list[Row]:
@@ -93,8 +102,40 @@ def rows(batches: list[int]) -> list[Row]:
             over_link = {LINK: 2.0 if more else 5.0}
             found.append(Row("hosts", work, skewed, over_link, **rate, ranks=2, hosts=2))
     insert = {"reverb": 1.0, "torchrl": 0.0}
+    both, batch = {"reverb": 1.0, "cpprb": 1.0}, 64
+    records: dict[str, Any] = {"unit": "records/s", "scale": batch}
+    read = ("read", "--batch", str(batch))
+    small = ("read", "--batch", "256", "--kind", "transitions")
+    for way in ("uniform", "prioritised"):
+        more = ("--weighted",) if way == "prioritised" else ()
+        work = f"10^6 transitions, {way}, batch 256"
+        found.append(Row("others", work, (*small, *more), both, "records/s", 256))
     return [
         *found,
+        Row(
+            "others",
+            f"written meanwhile, batch {batch}",
+            read,
+            both,
+            readers=1,
+            written=True,
+            **records,
+        ),
+        Row(
+            "others",
+            f"equal numbers, batch {batch}",
+            (*read, "--kind", "constant"),
+            both,
+            **records,
+        ),
+        Row(
+            "others",
+            f"100 to 1000 steps, batch {batch}",
+            (*read, "--kind", "lengths"),
+            both,
+            **records,
+        ),
+        Row("others", f"cold file, batch {batch}", read, {"cpprb": 1.0}, cold=True, **records),
         Row("insert", "one trajectory at a time", ("insert",), insert, "records/s"),
         Row("update", "256 priorities", ("update",), {"reverb": 1.0}, "updates/s"),
         Row("checkpoint", "104 MB", ("checkpoint",), {"reverb": 1.0}, "s"),
@@ -110,6 +151,8 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
     if library == LINK:
         return LINK_GBIT / 8
     arguments = [*row.arguments, "--seconds", str(seconds)]
+    if "transitions" in arguments:
+        arguments += ["--records", "100000" if library == "reverb" else "1000000"]
     if library == "ours" and row.ranks:
         told = _ranks(row, arguments)
         if row.hosts:
@@ -119,7 +162,11 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
     weighted = [word for word in row.arguments if word == "--weighted"]
     pipe, table = subprocess.PIPE, []
     with ExitStack() as stack:
-        if row.readers:
+        if row.cold:
+            arguments += ["--cold", stack.enter_context(tempfile.TemporaryDirectory())]
+        if row.readers and library == "cpprb":
+            table = ["--table", "fork"]
+        elif row.readers:
             server = stack.enter_context(
                 subprocess.Popen(
                     [*command, "serve", *weighted],
@@ -132,6 +179,11 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
             stack.callback(server.communicate)
             assert server.stdout is not None
             table = ["--table", server.stdout.readline().strip()]
+            if row.written:
+                writer = stack.enter_context(
+                    subprocess.Popen([*command, "write", *table], stderr=subprocess.DEVNULL)
+                )
+                stack.callback(writer.kill)
         jobs = [
             subprocess.Popen([*command, *arguments, *table], stdout=pipe, stderr=pipe, text=True)
             for _ in range(max(row.readers, 1))
@@ -187,7 +239,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    groups = ("one", "two", "four", "ranks", "hosts", "insert", "update", "checkpoint", "select")
+    groups = [
+        "one",
+        "two",
+        "four",
+        "ranks",
+        "hosts",
+        "insert",
+        "update",
+        "checkpoint",
+        "select",
+        "others",
+    ]
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each turn (default: 3)")

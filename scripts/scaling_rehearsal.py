@@ -26,12 +26,8 @@ from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 
 POLICIES = (
-    "SingleLearnerCoarse",
-    "MultipleLearners",
-    "SingleLearnerFine",
-    "Environments",
-    "Central",
-)
+    "SingleLearnerCoarse", "MultipleLearners", "SingleLearnerFine", "Environments", "Central",
+)  # fmt: skip
 RANKS = (4, 8, 32, 64)
 KEYS = {"env": "CartPole-v1", "num_envs": 128, "num_steps": 4, "update_epochs": 1}
 SLEEPS_S = {"cell act": 0.02, "cell learn": 0.4, "cell update": 0.02, "step": 0.1, "reset": 0.01}

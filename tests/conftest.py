@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 # Set before anything imports MindSpore.
@@ -69,6 +69,18 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
     words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
     assert cli.main([*words, "--run-dir", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """Runs `msrl` in this process, which ends with exit code 2. Returns: its error."""
+    from mindspore_rl.cli import main as cli  # noqa: PLC0415  (only these tests need it)
+
+    def run(*words: object) -> str:
+        assert cli.main([*map(str, words)]) == 2
+        return capsys.readouterr().err
+
     return run
 
 

@@ -19,7 +19,6 @@ import pytest
 from mindspore_rl.board import reading
 from mindspore_rl.board.reading import POINTS, Board, Lines, message_times
 from mindspore_rl.board.server import HERE, listen, server
-from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import JobFailure, MsrlError, install
 from mindspore_rl.jobs import training
 from mindspore_rl.performance.report import spent_by_rank
@@ -224,10 +223,9 @@ def test_long_curves_are_means_of_neighbours(folder):
     assert thin.x[-1] == (size - 1 + size - 2 + size - 3) / 3
 
 
-def test_mistakes_are_told_in_a_line(folder, tmp_path, capsys, monkeypatch):
+def test_mistakes_are_told_in_a_line(folder, tmp_path, refused, monkeypatch):
     def told(*words):
-        assert cli.main(["board", *map(str, words)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        (line,) = refused("board", *words).splitlines()
         return line
 
     assert "none is no folder; expected" in told(tmp_path / "none")

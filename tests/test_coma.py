@@ -19,11 +19,6 @@ N, AGENTS, SIZE = 4, 3, 5
 ENV = "graph:simple_spread_v3"
 
 
-@pytest.fixture(autouse=True)
-def _eager():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-
-
 def test_the_advantage_is_over_the_mean_of_the_agents_own_actions():
     """Probabilities 1/2, 1/4, 1/4 of values 4, 2, 6: a baseline of 4."""
     value = Tensor([[4.0, 2.0, 6.0]] * 3, ms.float32)

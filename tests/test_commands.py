@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +26,7 @@ from mindspore_rl.plan.plan import Plan, load_plan, save_plan
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.coordinator import run as coordinator
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome, Unreached
+from tests.commands import msrl, python
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,10 +37,7 @@ def taken(chosen, name=""):
 
 def test_two_runs_that_begin_together_have_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with (
-        run_directory.new_directory(None, "run") as first,
-        run_directory.new_directory(None, "run") as second,
-    ):
+    with taken(None, "run") as first, taken(None, "run") as second:
         assert (first.name, second.name) == ("run", "run-2")
 
 
@@ -55,11 +51,8 @@ def test_a_directory_is_taken_only_once_and_given_back(tmp_path):
     with pytest.raises(ZeroDivisionError), taken(chosen):
         raise ZeroDivisionError
     assert [path.name for path in chosen.iterdir()] == ["mine"]
-    with run_directory.new_directory(chosen, ""):
-        with (
-            pytest.raises(MsrlError, match="already holds a run"),
-            run_directory.new_directory(chosen, ""),
-        ):
+    with taken(chosen):
+        with pytest.raises(MsrlError, match="already holds a run"), taken(chosen):
             pass
         assert (chosen / run_directory.JOB_FILE).exists()
 
@@ -68,23 +61,18 @@ def test_a_directory_of_a_run_that_was_killed_before_it_began_is_taken(tmp_path)
     chosen = tmp_path / "run"
     (chosen / run_directory.JOB_FILE).parent.mkdir()
     (chosen / run_directory.JOB_FILE).touch()
-    with (
-        taken(chosen),
-        pytest.raises(MsrlError, match="already holds a run"),
-        taken(chosen),
-    ):
+    with taken(chosen), pytest.raises(MsrlError, match="already holds a run"), taken(chosen):
         pass
     (chosen / run_directory.JOB_FILE).write_text("{}")
     with pytest.raises(MsrlError, match="already holds a run"), taken(chosen):
         pass
 
 
-def test_a_flag_whose_value_is_empty_is_refused(capsys, tmp_path, monkeypatch):
+def test_a_flag_whose_value_is_empty_is_refused(refused, tmp_path, monkeypatch):
     """For example `--resume "$RUN"` without a RUN, which would start a new training."""
     monkeypatch.chdir(tmp_path)
     for flag in ("resume", "run-dir", "config", "env"):
-        assert main(["train", "ppo", f"--{flag}", ""]) == 2
-        assert f"msrl: --{flag} is empty (a variable" in capsys.readouterr().err
+        assert f"msrl: --{flag} is empty (a variable" in refused("train", "ppo", f"--{flag}", "")
     assert not list(tmp_path.iterdir())
 
 
@@ -189,7 +177,7 @@ def test_a_continued_run_goes_by_what_was_given_last(tmp_path):
     assert found == dataclasses.replace(earlier, learning_rate=0.25, gamma=0.75, seed=7)
 
 
-def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
+def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys, refused):
     file = tmp_path / "job.yaml"
     file.write_text("algorithm: a2c\npolicy: MultipleLearners\nworkers: 2\nnum_envs: 4\n")
     assert main(["graph", "--config", str(file)]) == 0
@@ -197,18 +185,15 @@ def test_a_file_of_keys_may_have_the_jobs(tmp_path, capsys):
     assert main(["graph", "--config", str(file), "--workers", "1"]) == 0
     assert "environments 0..3" in capsys.readouterr().out
     file.write_text("algorithm: a2c\npolcy: GPUOnly\n")
-    assert main(["graph", "--config", str(file)]) == 2
-    assert "unknown key polcy; did you mean policy?" in capsys.readouterr().err
+    assert "unknown key polcy; did you mean policy?" in refused("graph", "--config", file)
     file.write_text("algorithm: a2c\ndevice: gpu\n")
-    assert main(["graph", "--config", str(file)]) == 2
-    assert f"{file}: device is no key of a configuration; give it as --device" in (
-        capsys.readouterr().err
+    assert f"{file}: device is no key of a configuration; give it as --device" in refused(
+        "graph", "--config", file
     )
     for wrong in ("two", 0, True):
         file.write_text(f"algorithm: a2c\nworkers: {wrong}\n")
-        assert main(["graph", "--config", str(file)]) == 2
         told = f"workers is {wrong!r}, expected a whole number, at least 1"
-        assert told in capsys.readouterr().err
+        assert told in refused("graph", "--config", file)
     file.write_text("algorithm: a2c\nnum_envs: 1\nenv: Acrobot-v1\n")
     assert main(["graph", "--config", str(file)]) == 0
     assert "[1e, 6]" in capsys.readouterr().out
@@ -241,19 +226,15 @@ def test_every_command_and_argument_is_explained():
 def test_the_command_line_starts_without_mindspore():
     """MindSpore's import takes more than a second."""
     code = "import sys, mindspore_rl.cli; sys.exit('mindspore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_names_are_read_and_printed_in_any_locale(tmp_path):
     run = tmp_path / "später 日本"
     run.mkdir()
     (run / "plan.json").write_text("{}")
-    done = subprocess.run(
-        [sys.executable, "-m", "mindspore_rl.cli", "eval", str(run)],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    )
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = msrl("eval", run, text=False, env=locale)
     assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr
 
 
@@ -299,10 +280,9 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
-def test_a_wrong_word_is_told_in_a_line(words, message, capsys, monkeypatch):
+def test_a_wrong_word_is_told_in_a_line(words, message, refused, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert main(words.split()) == 2
-    err = capsys.readouterr().err
+    err = refused(*words.split())
     assert message in err
     assert err.count("\n") == 1
 
@@ -335,7 +315,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_resumed_is_told(small_run, tmp_path, capsys):
+def test_what_cannot_be_resumed_is_told(small_run, tmp_path, refused):
     resumed, choice = tmp_path / "resumed", f"{ROOT}/tests/environments/choices.py:GraphChoice"
     for more, message in (
         (["ppo"], "the run to be resumed is one of a2c, and ppo is asked for"),
@@ -344,8 +324,7 @@ def test_what_cannot_be_resumed_is_told(small_run, tmp_path, capsys):
         ([], "is done: it has trained for 640 steps, and 640 are asked for; raise --total-steps"),
     ):
         given = ["train", *more, "--resume", str(small_run), "--run-dir", str(resumed)]
-        assert main(given) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused(*given)
         assert not resumed.exists()
 
 
@@ -431,15 +410,10 @@ def test_a_deployment_that_has_been_changed_since_is_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     "odd",
     [
-        b"\xff\xfe\x00\xd8",
-        b"[" * 100_000,
-        b"[]",
-        b"{}",
-        b'{"algorithm": 7, "environment": "e"}',
-        b'{"algorithm": {}, "environment": 7}',
-        b'{"algorithm": {"file": 7}, "environment": "e"}',
+        b"\xff\xfe\x00\xd8", b"[" * 100_000, b"[]", b"{}", b'{"algorithm": 7, "environment": "e"}',
+        b'{"algorithm": {}, "environment": 7}', b'{"algorithm": {"file": 7}, "environment": "e"}',
     ],
-)
+)  # fmt: skip
 def test_an_odd_plan_or_job_is_told(tmp_path, odd):
     (tmp_path / "plan.json").write_bytes(odd)
     (tmp_path / "job.json").write_bytes(odd)
@@ -483,26 +457,20 @@ def test_a_checkpoint_that_does_not_say_of_what_it_is_is_told(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        "train ppo --quiet --run-dir",
-        "train --resume",
-        "train ppo --config",
-        "eval",
-        "plot",
+        "train ppo --quiet --run-dir", "train --resume", "train ppo --config", "eval", "plot",
         "profile",
     ],
-)
-def test_a_path_that_cannot_be_one_is_told_in_a_line(words, capsys, monkeypatch, tmp_path):
+)  # fmt: skip
+def test_a_path_that_cannot_be_one_is_told_in_a_line(words, refused, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for path, text in (("x" * 300 + "/run", "cannot be used: File name too long"), ("a\0b", "NUL")):
-        assert main([*words.split(), path]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        (line,) = refused(*words.split(), path).splitlines()
         assert text in line or "File name too long" in line
 
 
-def test_a_run_directory_that_cannot_be_looked_at_is_told(capsys, monkeypatch, tmp_path):
+def test_a_run_directory_that_cannot_be_looked_at_is_told(refused, monkeypatch, tmp_path):
     def exists(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "exists", exists)
-    assert main(["plot", str(tmp_path)]) == 2
-    assert "plan.json cannot be used: Permission denied" in capsys.readouterr().err
+    assert "plan.json cannot be used: Permission denied" in refused("plot", tmp_path)

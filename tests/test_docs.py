@@ -13,6 +13,7 @@ import pytest
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments.check import check
 from mindspore_rl.platform.user_modules import load_module
+from tests.commands import python
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -37,13 +38,7 @@ def test_the_picture_of_the_house_is_as_the_code_is():
 
 
 def test_from_scratch():
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "from_scratch.py"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = python(ROOT / "docs" / "from_scratch.py", check=True, timeout=30)
     assert done.stdout.count("from the loop as it stands") == 5
     assert "would cross unmarked from actor" in done.stdout
     assert "off: caught" in done.stdout
@@ -80,14 +75,7 @@ def test_example_files_run_together(tmp_path, capsys):
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_example_from_python(tmp_path):
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "from_python.py"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = python(EXAMPLES / "from_python.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mean return of 10 episodes: " in done.stdout
     assert (tmp_path / "curve.png").stat().st_size > 1000

@@ -1,8 +1,6 @@
 """The drill: its table, its parts for real, and the promises that its rows keep."""
 
 import re
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from tests.chaos import neighbours
 from tests.chaos.cases import run_part
 from tests.chaos.jobs import Broken, Outcome, Place, Skipped
 from tests.chaos.test_chaos import struck
+from tests.commands import python
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)(?:\[(.+?): (.+?)\])?`")
@@ -71,13 +70,8 @@ def test_every_promise_has_a_test_that_exists():
 def run_drill(tmp_path, *words):
     """Runs a part of the drill, which must keep every promise. Returns: its table."""
     table = tmp_path / "table.md"
-    command = [sys.executable, str(ROOT / "scripts" / "drill.py"), *words]
-    done = subprocess.run(
-        [*command, "--output", str(table), "--folder", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    drill = ROOT / "scripts" / "drill.py"
+    done = python(drill, *words, "--output", table, "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     return table.read_text()
 

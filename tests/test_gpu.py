@@ -106,10 +106,9 @@ def test_without_a_driver(monkeypatch):
         gpu.choose("gpu")
 
 
-def test_a_run_that_wants_a_gpu_ends_with_one_line(monkeypatch, capsys, tmp_path):
+def test_a_run_that_wants_a_gpu_ends_with_one_line(monkeypatch, refused, tmp_path):
     monkeypatch.setattr(gpu, "driver", no_driver)
-    assert main(["train", "ppo", "--device", "gpu", "--run-dir", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err == (
+    assert refused("train", "ppo", "--device", "gpu", "--run-dir", tmp_path / "run") == (
         "msrl: device=gpu: no NVIDIA driver answers here: made up; use --device cpu\n"
     )
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """The studies: their pages show the measured values, and what their harness writes is read back."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,25 +9,25 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import study  # noqa: E402 (a folder of scripts)
 
-STUDY = [sys.executable, ROOT / "scripts/latency_study.py", "--from", ROOT / "docs/latency.csv"]
+from tests.commands import python  # noqa: E402
 
 
-def test_table_of_the_page_is_of_the_measurements():
-    done = subprocess.run(STUDY, check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("| policy | 0 ms | 1 ms | 5 ms |")
-    assert done.stdout in (ROOT / "docs/cluster.md").read_text()
-
-
-def test_table_of_families_is_of_the_measurements():
-    command = [sys.executable, "scripts/family_study.py", "--from", "docs/families.csv"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.startswith("| ms an iteration | ")
-    assert done.stdout in (ROOT / "docs/choosing_a_policy.md").read_text()
+@pytest.mark.parametrize(
+    ("script", "rows", "start", "page"),
+    [
+        ("latency_study.py", "latency.csv", "| policy | 0 ms | 1 ms | 5 ms |", "cluster.md"),
+        ("family_study.py", "families.csv", "| ms an iteration | ", "choosing_a_policy.md"),
+    ],
+)
+def test_table_of_a_page_is_of_the_measurements(script, rows, start, page):
+    table = python(f"scripts/{script}", "--from", f"docs/{rows}", check=True, cwd=ROOT).stdout
+    assert table.startswith(start)
+    assert table in (ROOT / "docs" / page).read_text()
 
 
 def test_report_of_accuracy_is_of_the_measurements():
-    command = [sys.executable, "scripts/scaling_accuracy.py", "report", "docs/scaling/accuracy.csv"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    words = ("scripts/scaling_accuracy.py", "report", "docs/scaling/accuracy.csv")
+    done = python(*words, check=True, cwd=ROOT)
     page = (ROOT / "docs/scaling/accuracy.md").read_text()
     assert done.stdout.count("\n") > 100
     assert [line for line in done.stdout.splitlines() if line not in page] == []
@@ -37,7 +36,8 @@ def test_report_of_accuracy_is_of_the_measurements():
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     file = tmp_path / "latency.svg"
-    subprocess.run([*STUDY, "--plot", file], check=True, capture_output=True)
+    words = ("--from", "docs/latency.csv", "--plot", file)
+    python("scripts/latency_study.py", *words, check=True, cwd=ROOT)
     assert "<svg" in file.read_text()
 
 

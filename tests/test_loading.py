@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mindspore_rl.environments.gym import library as gym_library
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.platform import former_names, user_modules
+from tests.commands import msrl
 
 ROOT = Path(__file__).parents[1]
 EARLIER: dict[str, str] = {}
@@ -122,15 +122,10 @@ def test_an_error_without_a_text_is_told(tmp_path):
 
 def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
     here = write(
-        tmp_path / "here",
-        it="import os\ndef f():\n    from parts import x",
-        parts="from .deep import y\nfrom nets import z",
-        deep="",
-        other="",
-        nets_="from nets.a import z",
-        nets_a="from ..more import z",
-        more="",
-    )
+        tmp_path / "here", it="import os\ndef f():\n    from parts import x",
+        parts="from .deep import y\nfrom nets import z", deep="", other="",
+        nets_="from nets.a import z", nets_a="from ..more import z", more="",
+    )  # fmt: skip
     kept = user_modules.keep(here / "it.py", tmp_path / user_modules.FOLDER)
     assert kept == tmp_path / "program" / "it.py"
     found = {str(file.relative_to(kept.parent)) for file in kept.parent.rglob("*.py")}
@@ -159,13 +154,7 @@ def test_a_run_needs_its_files_no_more(tmp_path, capsys):
         ["eval", str(run), "--episodes", "2"],
         ["train", "--resume", str(run), "--run-dir", str(tmp_path / "next"), *steps, "300"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "mindspore_rl.cli", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
+        done = msrl(*arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "next" / "program" / "parts.py").exists()
 
@@ -189,12 +178,8 @@ def test_a_copy_has_the_files_that_a_string_names(tmp_path):
     kept = user_modules.keep(folder / "it.py", tmp_path / "run")
     files = {str(f.relative_to(tmp_path / "run")) for f in (tmp_path / "run").rglob("*.*")}
     assert files == {
-        "it.py",
-        "maps/small.txt",
-        "nets/__init__.py",
-        "nets/world.py",
-        "nets/world.csv",
-    }
+        "it.py", "maps/small.txt", "nets/__init__.py", "nets/world.py", "nets/world.csv",
+    }  # fmt: skip
     assert load(kept)["text"] == "##"
     assert user_modules.unchanged(folder / "it.py", tmp_path / "run") == folder / "it.py"
     (folder / "maps" / "small.txt").write_text("#")

@@ -21,11 +21,6 @@ N, AGENTS, SIZE = 5, 3, 5
 ENV = "graph:simple_spread_v3"
 
 
-@pytest.fixture(autouse=True)
-def _eager():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-
-
 def numbers(*shape):
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 

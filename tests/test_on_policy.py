@@ -3,7 +3,6 @@
 import sys
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -23,7 +22,6 @@ N = 6
 
 def made(name: str, **options: Any) -> tuple[Any, Any]:
     """Returns an algorithm's trainer for CartPole, and its module."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm(name))
     return cls(cls.Config(env=ENV, hidden=(8,), **options), spec(ENV)), sys.modules[cls.__module__]
 

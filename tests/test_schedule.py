@@ -63,21 +63,22 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
         ("arrival", "expected key=value"),
     ],
 )
-def test_mistakes_are_told(text, message, capsys):
-    assert cli.main(["graph", "ppo", "--policy", "Central", "--schedule", text]) == 2
-    assert message in capsys.readouterr().err
+def test_mistakes_are_told(text, message, refused):
+    assert message in refused("graph", "ppo", "--policy", "Central", "--schedule", text)
 
 
-def test_a_schedule_in_a_yaml_is_a_mapping(tmp_path, capsys):
+def test_a_schedule_in_a_yaml_is_a_mapping(tmp_path, refused):
     file = tmp_path / "job.yaml"
     file.write_text("schedule: arrival\n")
-    assert cli.main(["graph", "ppo", "--config", str(file)]) == 2
-    assert f"{file}: schedule is 'arrival', expected a mapping" in capsys.readouterr().err
+    assert f"{file}: schedule is 'arrival', expected a mapping" in refused(
+        "graph", "ppo", "--config", file
+    )
 
 
-def test_chunks_are_refused_where_nobody_waits(capsys):
-    assert cli.main(["graph", "ppo", "--schedule", "chunks=2"]) == 2
-    assert "chunks=2, and its fragments wait for each other in no" in capsys.readouterr().err
+def test_chunks_are_refused_where_nobody_waits(refused):
+    assert "chunks=2, and its fragments wait for each other in no" in refused(
+        "graph", "ppo", "--schedule", "chunks=2"
+    )
 
 
 def test_a_policy_may_have_a_schedule_of_its_own():

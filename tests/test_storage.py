@@ -25,6 +25,7 @@ from mindspore_rl.platform import cache, toolchain, user_modules
 from mindspore_rl.runtime import best_checkpoint, checkpoint
 from mindspore_rl.runtime.coordinator.launch import pin_cores
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
+from tests.commands import msrl
 
 NAME = "native/thing.so"
 
@@ -434,13 +435,7 @@ def test_a_job_whose_disk_is_full_says_so_and_keeps_its_checkpoint(tmp_path):
     words = ["train", "a2c", "num_envs=2", "num_steps=5", "--env", f"{tmp_path}/fills.py:Fills"]
     words += ["--policy", "MultipleLearners", "--workers", "1", "--backend", "inproc"]
     words += ["--total-steps", "4000", "--checkpoint-every", "0", "--stop-return", "nan"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mindspore_rl.cli", *words, "--run-dir", str(run)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = msrl(*words, "--run-dir", run, timeout=600)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "cannot be written (File too large); free some" in done.stderr.splitlines()[-1]

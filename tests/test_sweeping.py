@@ -81,14 +81,16 @@ def test_a_search_without_any_end_has_failed(returns, tmp_path, capsys):
     assert "no trial has come to an end" in capsys.readouterr().err
 
 
-def test_a_study_of_other_runs_does_not_go_on(returns, tmp_path, capsys):
+def test_a_study_of_other_runs_does_not_go_on(returns, tmp_path, refused):
     returns += [3.0]
     assert sweep(tmp_path, 1) == 0
     study = ("--space", str(tmp_path / "space.yaml"), "--study", str(tmp_path / "study"))
-    assert cli.main(["sweep", "ppo", *JOB, *study]) == 2
-    assert "is a study with algorithm a2c, and ppo is asked for" in capsys.readouterr().err
-    assert cli.main(["sweep", "a2c", *JOB, *study, "--total-steps", "800"]) == 2
-    assert "is a study with total_steps 400, and 800" in capsys.readouterr().err
+    assert "is a study with algorithm a2c, and ppo is asked for" in refused(
+        "sweep", "ppo", *JOB, *study
+    )
+    assert "is a study with total_steps 400, and 800" in refused(
+        "sweep", "a2c", *JOB, *study, "--total-steps", "800"
+    )
 
 
 def test_ctrl_c_ends_the_search(returns, tmp_path):

@@ -88,19 +88,16 @@ def test_what_others_could_have_written_is_refused(run, tmp_path, name, how):
     assert str(path) in str(raised.value)
 
 
-def test_a_run_of_ones_own_is_used_and_that_of_others_with_trust(run, capsys):
+def test_a_run_of_ones_own_is_used_and_that_of_others_with_trust(run, refused):
     commands = (["eval", str(run)], ["train", "--resume", str(run)])
     for command in commands:
-        assert main(command) == 2
-        assert "--trust" not in capsys.readouterr().err  # it continues, to an empty plan
+        assert "--trust" not in refused(*command)  # it continues, to an empty plan
     (run / "plan.json").chmod(0o666)
     for command in commands:
-        assert main(command) == 2
-        error = capsys.readouterr().err
+        error = refused(*command)
         assert error.startswith(f"msrl: {run / 'plan.json'} can be written by others (mode 666)")
         assert len(error.splitlines()) == 1
-        assert main([*command, "--trust"]) == 2
-        assert "--trust" not in capsys.readouterr().err
+        assert "--trust" not in refused(*command, "--trust")
 
 
 def test_what_is_run_of_a_new_run_is_its_owners_whatever_the_umask(tmp_path):
@@ -134,7 +131,7 @@ def test_every_command_that_takes_a_directory_is_known_here():
 
 
 @pytest.mark.parametrize("command", DOOR.values(), ids=map(" ".join, DOOR))
-def test_they_all_go_through_one_door(run, tmp_path, capsys, command):
+def test_they_all_go_through_one_door(run, tmp_path, refused, command):
     space, trap = tmp_path / "space.yaml", tmp_path / "trap"
     space.write_text("gamma: {low: 0.9, high: 0.99}")
     for file in run.rglob("*.py"):
@@ -142,8 +139,7 @@ def test_they_all_go_through_one_door(run, tmp_path, capsys, command):
     places = {"RUN": run, "SPACE": space, "DATASET": tmp_path / "set"}
     (run / "plan.json").chmod(0o666)
     before = sorted(run.rglob("*"))
-    assert main([str(places.get(word, word)) for word in command]) == 2
-    assert capsys.readouterr().err.endswith(
+    assert refused(*[places.get(word, word) for word in command]).endswith(
         f"{run / 'plan.json'} can be written by others (mode 666), and what is in a run directory "
         "is run: use it with --trust if you trust all who could have written it\n"
     )

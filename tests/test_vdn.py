@@ -21,7 +21,6 @@ N, AGENTS = 5, 3
 
 def made(**options):
     """Returns VDN's trainer and its module; the target's parameters are random ones."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm("vdn"))
     trainer = cls(cls.Config(hidden=(8,), mixing_size=4, **options), spec(SPREAD))
     chance = np.random.default_rng(0)

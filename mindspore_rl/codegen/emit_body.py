@@ -60,8 +60,7 @@ def _run_tiles(node: Value, operands: Operands) -> list[str]:
     *outs, room = attrs["parts"]
     rows, sums = outs[: attrs["rows"]], outs[attrs["rows"] :]
     function = operands.shared.function(f"{toolchain.threads()}:in_parts")
-    direct = sums if attrs["at once"] == 1 else []
-    given = [operands.operand(value).pointer for value in (*node.args, *rows, room, *direct)]
+    given = [operands.operand(value).pointer for value in (*node.args, *rows, room)]
     lines = [
         f"{{ char *given[] = {{{', '.join(f'(char *){p}' for p in given)}}};",
         f"  ((in_parts){function})({attrs['name']}, given, {attrs['at once']});",
@@ -69,11 +68,10 @@ def _run_tiles(node: Value, operands: Operands) -> list[str]:
     area = operands.operand(room).pointer
     for value, place, divisor in zip(sums, attrs["places"], attrs["divisors"], strict=False):
         out = operands.operand(value)
-        if not direct:
-            lines.append(
-                f"  add_parts<{out.size}, {attrs['at once']}, {attrs['room']}>"
-                f"(({out.c_type} *)({area} + {place}), {out.pointer});"
-            )
+        lines.append(
+            f"  add_parts<{out.size}, {attrs['at once']}, {attrs['room']}>"
+            f"(({out.c_type} *)({area} + {place}), {out.pointer});"
+        )
         if divisor > 1:
             lines.append(
                 f"  for (int64_t i = 0; i < {out.size}; i++) "

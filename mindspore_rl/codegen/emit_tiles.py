@@ -27,11 +27,7 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
     steps = [v.type.nbytes if moves else 0 for v, moves in zip(given, attrs["moves"], strict=True)]
     steps += [value.type.nbytes for value in body.results[:rows]]
     pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
-    direct = attrs["at once"] == 1  # the sums of the only part are the results
-    sums = range(len(steps) + 1, len(steps) + len(places))
-    pointers += [
-        f"given[{i}]" if direct else f"room + {p}" for i, p in zip(sums, places, strict=False)
-    ]
+    pointers += [f"room + {place}" for place in places[:-1]]
     return (
         f"static void tile_{number}(void **data, char *memory, bool first) {{\n{lines}\n}}\n"
         f"static void part_{number}(void *context, int64_t part) {{\n"

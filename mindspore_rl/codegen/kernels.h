@@ -401,6 +401,11 @@ static void product_dots(const float *a, const float *b, float *c) {
   });
 }
 constexpr int whole(int n) { return (n + LANES - 1) / LANES * LANES; }
+// Zeros behind N columns in K rows.
+template <int N, int K, int WIDTH> static void fill(float *y) {
+  for (int k = 0; k < K; k++)
+    for (int n = N; n < WIDTH; n++) y[k * WIDTH + n] = 0.0f;
+}
 
 // N columns of B [K, LDB], or of B [N, LDB] transposed, as K rows of whole vectors.
 template <int N, int K, int LDB, bool TB, int WIDTH = whole(N)>
@@ -454,10 +459,11 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
   }
 }
 
-// B as panels of COLUMNS of its columns, one after the other: [N / COLUMNS, K, COLUMNS].
-template <int N, int K, bool TB, int LDB> static void panels(const float *b, float *y) {
+// B as panels of COLUMNS of its columns, one after the other: [N / COLUMNS, TALL, COLUMNS]. Of the
+// TALL rows only K are written.
+template <int N, int K, bool TB, int LDB, int TALL> static void panels(const float *b, float *y) {
   for (int n = 0; n < N; n += COLUMNS)
-    pack<COLUMNS, K, LDB, TB>(b + n * (TB ? LDB : 1), y + n * K);
+    pack<COLUMNS, K, LDB, TB>(b + n * (TB ? LDB : 1), y + n * TALL);
 }
 // C [M, N] = A [M, K] B, B as panels.
 template <int M, int N, int K>

@@ -14,9 +14,9 @@ from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.cost import work_of
 from mindspore_rl.codegen.emit_unit import write
 from mindspore_rl.codegen.memory_plan import ALIGNED, aligned
-from mindspore_rl.codegen.tiling import MAX_PARTS
 from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Graph, Value, read
+from mindspore_rl.platform.trial import Trial
 
 FOLDER = Path(__file__).parent
 
@@ -51,7 +51,8 @@ class NativeCell:
         unit: the unit of the cell's graph.
         library: the compiled unit.
         parameters: by name, at least those that the graph reads or writes.
-        threads: number of threads that it may use; all cells of a process share them.
+        threads: number of threads that it may use; all cells of a process share them. It runs on
+            one of them where that is faster, with the same results.
 
     Raises:
         Unsupported: a parameter of the graph is missing.
@@ -73,7 +74,9 @@ class NativeCell:
         self._data = (ctypes.c_void_p * (count + len(self._weights)))()
         for position, array in enumerate(self._weights):
             self._data[count + position] = array.ctypes.data
-        self._loaded, functions = _functions(unit, threads)
+        self._loaded, functions, self._set_threads = _functions(unit, threads)
+        self._threads = threads
+        self._trial = Trial(threads) if self._set_threads and threads > 1 else None
         self._arguments = (
             ctypes.addressof(self._data),
             self._memory.ctypes.data + start,
@@ -101,7 +104,13 @@ class NativeCell:
             held.append(array)
             self._data[position] = array.__array_interface__["data"][0]
         results = np.empty(self._size, np.uint8)
-        if self._run(*self._arguments, results.__array_interface__["data"][0]):
+        if self._trial is not None:
+            self._set_threads(self._trial.begin())
+        failed = self._run(*self._arguments, results.__array_interface__["data"][0])
+        if self._trial is not None:
+            self._trial.end()
+            self._set_threads(self._threads)  # the replay copies on them, too
+        if failed:
             raise RuntimeError("an operator in a native cell failed")
         arrays: list[np.ndarray] = [
             np.ndarray(shape, dtype, results, at) for shape, dtype, at in self._outputs
@@ -128,15 +137,19 @@ def _nested(structure: Any, arrays: list[np.ndarray]) -> Any:
     return arrays[structure]
 
 
-def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any]:
-    """Loads the functions of other libraries that a unit calls. Returns: libraries, addresses."""
-    loaded = []
+def _functions(unit: Unit, threads: int) -> tuple[list[Any], Any, Any]:
+    """Loads the functions of other libraries that a unit calls.
+
+    Returns: libraries, addresses, and the function that sets the number of threads; None without.
+    """
+    loaded, set_threads = [], None
     addresses = (ctypes.c_void_p * max(len(unit.functions), 1))()
     for position, name in enumerate(unit.functions):
         path, symbol = name.rsplit(":", 1)
         library = ctypes.CDLL(path)
         loaded.append(library)
         if symbol == "in_parts":
-            library.set_threads(min(threads, MAX_PARTS))
+            set_threads = library.set_threads
+            set_threads(threads)
         addresses[position] = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
-    return loaded, addresses
+    return loaded, addresses, set_threads

@@ -1,6 +1,8 @@
 // Runs parts of some work on several threads of this process; one pool for all cells.
 //
-// The assignment of parts to threads does not matter: every part writes to a place of its own.
+// The assignment of parts to threads does not matter for results: every part writes to a place of
+// its own. Each thread begins with the same parts every time, as their data are in its core's cache;
+// then it takes the parts that others have not begun.
 #include <pthread.h>
 
 #include <atomic>
@@ -20,24 +22,33 @@ inline void pause() {}
 #ifndef SPINS
 #define SPINS 400  // some microseconds; then the thread sleeps
 #endif
+constexpr int MOST = 8;  // threads; cells have as many parts at most
 struct Work {
   part_function function;
   void *context;
-  int64_t parts;
+  int threads;
 };
 Work work;
-std::atomic<int64_t> next{0}, left{0};
+struct alignas(64) Range {
+  std::atomic<int64_t> next;
+  int64_t end;
+};
+Range ranges[MOST];  // the parts with which each thread begins
+std::atomic<int64_t> left{0};
 std::atomic<uint32_t> turn{0};  // counts the pieces of work; odd while helpers may join
 std::atomic<int> inside{0}, helpers{0};
 int wanted = 0;
 std::mutex busy;
 
-void take() {
-  int64_t part;
-  while ((part = next.fetch_add(1)) < work.parts) {
-    work.function(work.context, part);
-    left.fetch_sub(1);
-    left.notify_one();
+void take(int thread) {
+  for (int i = 0; i < work.threads; i++) {
+    Range &range = ranges[(thread + i) % work.threads];
+    int64_t part;
+    while ((part = range.next.fetch_add(1)) < range.end) {
+      work.function(work.context, part);
+      left.fetch_sub(1);
+      left.notify_one();
+    }
   }
 }
 
@@ -49,7 +60,7 @@ template <class T> void wait_while(std::atomic<T> &value, T old) {
   value.wait(old);
 }
 
-void help() {
+void help(int thread) {
   uint32_t seen = 0;
   for (;;) {
     uint32_t now = turn.load();
@@ -59,7 +70,7 @@ void help() {
     }
     seen = now;
     inside.fetch_add(1);
-    if (turn.load() == now) take();
+    if (turn.load() == now) take(thread);
     if (inside.fetch_sub(1) == 1) inside.notify_one();
   }
 }
@@ -67,7 +78,7 @@ void help() {
 void start() {
   try {
     while (helpers.load() < wanted) {
-      std::thread(help).detach();
+      std::thread(help, helpers.load() + 1).detach();
       helpers.fetch_add(1);
     }
   } catch (const std::system_error &) {
@@ -77,7 +88,7 @@ void start() {
 }  // namespace
 
 // Sets the number of threads, including the caller's; fewer if the system starts no more.
-extern "C" void set_threads(int count) { wanted = count - 1; }
+extern "C" void set_threads(int count) { wanted = (count < MOST ? count : MOST) - 1; }
 
 // A forked process has only the calling thread.
 static void alone() {
@@ -96,12 +107,16 @@ extern "C" void in_parts(part_function function, void *context, int64_t parts) {
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, alone); });
     start();
   }
-  work = {function, context, parts};
+  const int threads = helpers.load() + 1;
+  work = {function, context, threads};
+  for (int i = 0; i < threads; i++) {
+    ranges[i].end = (i + 1) * parts / threads;
+    ranges[i].next.store(i * parts / threads);
+  }
   left.store(parts);
-  next.store(0);
   turn.fetch_add(1);
   turn.notify_all();
-  take();
+  take(0);
   for (int64_t rest = left.load(); rest > 0; rest = left.load()) wait_while(left, rest);
   turn.fetch_add(1);  // no helper joins any more; those inside find no part left
   for (int n = inside.load(); n > 0; n = inside.load()) wait_while(inside, n);

@@ -23,7 +23,7 @@ from mindspore_rl.codegen.ops.batch_rules import (
 )
 from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
-from mindspore_rl.codegen.ops.matmul import PRODUCTS, turned
+from mindspore_rl.codegen.ops.matmul import PANEL, PRODUCTS, SQUARE, turned
 from mindspore_rl.codegen.ops.updates import UPDATES
 from mindspore_rl.codegen.ops.views import is_view
 from mindspore_rl.mindir.graph import Type, Value
@@ -34,8 +34,8 @@ MAX_BYTES = 8 << 20
 """Limit on an array of a tile's rows: images fit into a core's share of the last cache."""
 MAX_PARTS = 8
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
-MIN_PANELS, PANEL = 32_768, 64
-"""Fewest numbers of a weight whose columns are stored in panels, and the columns of a panel.
+MIN_PANELS = 32_768
+"""Fewest numbers of a weight whose columns are stored in panels.
 
 The rows of a smaller one stay in a core's second cache.
 """
@@ -43,12 +43,12 @@ VECTOR = 16
 """Numbers of the widest vector."""
 MIN_ROWS = 16
 """Fewest rows of a product's part."""
-MIN_ELEMENTS = 65_536
-"""Fewest elements of a loop that several cores share: half of them take longer than waking one."""
-MIN_WORK, MIN_SHARED = 2_000_000, 20_000_000
-"""Arithmetic operations below which tiles, and several cores, do not pay.
+MIN_ELEMENTS = 10_000
+"""Fewest elements of a loop that several cores share."""
+MIN_WORK = 2_000_000
+"""Arithmetic operations below which tiles and several cores do not pay.
 
-Waking a core takes as long as a million operations.
+They take as long as cores need to exchange some hundred kilobytes.
 """
 
 
@@ -73,13 +73,17 @@ def tile(block: Block, blocks: list[Block]) -> None:
 def _share(block: Block) -> None:
     """Marks the nodes that threads compute in parts: large products, loops over many elements."""
     for node in block.nodes:
-        if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_SHARED:
+        if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_WORK:
             node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
         loop = node.args[0] if node.op in UPDATES else node
         shared = node.op in ELEMENTWISE or node.op in (*UPDATES, "Turned", "Panels")
         if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
-            panels = node.type.shape[1] // PANEL if node.op == "Panels" else MAX_PARTS
-            node.attrs["in parts"] = max(p for p in range(1, MAX_PARTS + 1) if panels % p == 0)
+            pieces = MAX_PARTS
+            if node.op in ("Turned", "Panels"):  # the parts in which the weight is updated
+                rows = node.args[0].type.shape[0]
+                unit = PANEL if node.op == "Panels" and node.attrs["turned"] else SQUARE
+                pieces = rows // unit if rows % unit == 0 else 1
+            node.attrs["in parts"] = max(p for p in range(1, MAX_PARTS + 1) if pieces % p == 0)
 
 
 def _batches(nodes: list[Value]) -> list[int]:
@@ -264,7 +268,7 @@ class _Body:
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
             "count": count,
-            "at once": min(count, MAX_PARTS) if self.segment.work >= MIN_SHARED else 1,
+            "at once": min(count, MAX_PARTS),
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }

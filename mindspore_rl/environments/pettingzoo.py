@@ -1,12 +1,14 @@
 """A vector environment over parallel environments of PettingZoo."""
 
 import contextlib
+import functools
 import importlib
 import io
 import itertools
 import pkgutil
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
@@ -39,14 +41,18 @@ PREFIX = "pettingzoo:"
 _PARTICLES = {f"{PREFIX}mpe2.{name}" for name in ("simple_v3", "simple_spread_v3", "simple_tag_v3")}
 
 
-def pettingzoo_spec(name: str) -> EnvironmentSpec:
+def pettingzoo_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
     """Returns the spec of an environment, by building one.
+
+    Args:
+        name: see `PettingZooVector`.
+        maker: likewise.
 
     Raises:
         UnknownEnvironmentError: the module does not exist.
         EnvironmentFailure: it cannot be built here, or its agents or spaces are not supported.
     """
-    env = _make(name)
+    env = _make(name, maker)
     found = _spec(name, env)
     closed(name, env.close)
     return found
@@ -58,17 +64,24 @@ class PettingZooVector(LoopVector):
     Agents whose names differ only in the number at the end are a team: adversary_0, adversary_1.
 
     Args:
-        name: "pettingzoo:" and a module with a function `parallel_env`.
+        name: "pettingzoo:" and a module with a function `parallel_env`; with a maker, any.
         env_indices: global indices of the environments.
         seed: the run's seed, at least 0.
+        maker: makes an environment of the user's own.
 
     Raises:
         UnknownEnvironmentError: the module does not exist.
         EnvironmentFailure: it cannot be built here, or its first reset fails.
     """
 
-    def __init__(self, name: str, env_indices: range, seed: int) -> None:
-        envs = [_make(name) for _ in env_indices]
+    def __init__(
+        self,
+        name: str,
+        env_indices: range,
+        seed: int,
+        maker: Callable[[], Any] | None = None,
+    ) -> None:
+        envs = [_make(name, maker) for _ in env_indices]
         self._agents = _in_teams(envs[0].possible_agents)
         space = envs[0].action_space(self._agents[0])
         super().__init__(_spec(name, envs[0]), env_indices, seed, envs, space)
@@ -181,13 +194,24 @@ class PettingZooVector(LoopVector):
         return row
 
 
-def _make(name: str) -> Any:
-    """Builds one environment.
+def _make(name: str, maker: Callable[[], Any] | None = None) -> Any:
+    """Builds one environment, by its maker or of a module.
 
     Raises:
         UnknownEnvironmentError: the module does not exist, or has no `parallel_env`.
         EnvironmentFailure: a package is missing, or the environment could not be made.
     """
+    what = name if maker else f"{split_options(name)[0].removeprefix(PREFIX)}.parallel_env"
+    maker = maker or _of_module(name)
+    try:
+        env = maker()
+        begun = env.reset(seed=0)
+    except RAISED as error:  # the environment's own code
+        raise EnvironmentFailure(f"{what} could not be made: {described(error)}") from error
+    return _Masked(env) if _has_mask(name, env, begun) else env
+
+
+def _of_module(name: str) -> Callable[[], Any]:
     base, options = split_options(name)
     path = base.removeprefix(PREFIX)
     package = path.split(".")[0]
@@ -213,13 +237,7 @@ def _make(name: str) -> Any:
             f"the module {path} (from the environment {name!r}) has no parallel_env, "
             "as in 'pettingzoo:mpe2.simple_spread_v3'"
         )
-    try:
-        env = module.parallel_env(**options)
-        begun = env.reset(seed=0)
-    except RAISED as error:  # the environment's own code
-        text = f"{path}.parallel_env could not be made: {described(error)}"
-        raise EnvironmentFailure(text) from error
-    return _Masked(env) if _has_mask(name, env, begun) else env
+    return functools.partial(module.parallel_env, **options)
 
 
 class _Masked:

@@ -128,6 +128,8 @@ def _spec(name: str) -> EnvironmentSpec:
         built = _load_own(name)
         if _is_graph_class(built):
             return _of_user(name, built).spec
+        if _is_parallel(built):
+            return _pettingzoo().pettingzoo_spec(name, functools.partial(built, **options))
         if _is_single(built):
             return _gym_vector().gym_spec(name, functools.partial(built, **options))
         env = _of_user(name, built, range(1), 0)
@@ -138,9 +140,7 @@ def _spec(name: str) -> EnvironmentSpec:
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
     if name.startswith("pettingzoo:"):
-        from mindspore_rl.environments import pettingzoo as pettingzoo_vector  # noqa: PLC0415
-
-        return pettingzoo_vector.pettingzoo_spec(name)
+        return _pettingzoo().pettingzoo_spec(name)
     if name.startswith("envpool:"):
         from mindspore_rl.environments import envpool  # noqa: PLC0415
 
@@ -172,8 +172,10 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
                 f"{name!r} is an in-graph environment (it has noise_size and "
                 "step(state, action, noise)), expected a Python one"
             )
+        maker = functools.partial(built, **options)
+        if _is_parallel(built):
+            return _pettingzoo().PettingZooVector(name, env_indices, seed, maker)
         if _is_single(built):
-            maker = functools.partial(built, **options)
             return _gym_vector().GymVector(name, env_indices, seed, maker)
         return _of_user(name, built, env_indices, seed)
     if name.startswith("probe:"):
@@ -181,9 +183,7 @@ def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
     if name.startswith("graph:"):
         raise unknown(name, graph_names())
     if name.startswith("pettingzoo:"):
-        from mindspore_rl.environments import pettingzoo as pettingzoo_vector  # noqa: PLC0415
-
-        return pettingzoo_vector.PettingZooVector(name, env_indices, seed)
+        return _pettingzoo().PettingZooVector(name, env_indices, seed)
     if name.startswith("envpool:"):
         from mindspore_rl.environments import envpool  # noqa: PLC0415
 
@@ -279,7 +279,23 @@ def _is_graph_class(built: Any) -> bool:
 
 def _is_single(built: Any) -> bool:
     """Returns whether it makes one environment: a class of gym or gymnasium, or a function."""
+    if _is_parallel(built):
+        return False
     return not inspect.isclass(built) or library.library_of(built) is not None
+
+
+def _is_parallel(built: Any) -> bool:
+    """Returns whether it makes a parallel environment: PettingZoo's class, or `parallel_env`."""
+    if not inspect.isclass(built):
+        return getattr(built, "__name__", "") == "parallel_env"
+    names = [(base.__module__.split(".")[0], base.__name__) for base in built.__mro__]
+    return ("pettingzoo", "ParallelEnv") in names
+
+
+def _pettingzoo() -> Any:
+    from mindspore_rl.environments import pettingzoo  # noqa: PLC0415
+
+    return pettingzoo
 
 
 def _gym_vector() -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindspore_rl.platform.user_modules import OWN, is_foreign, is_installed
+from mindspore_rl.rl.parameters import OF_EVERY_CELL
 
 _NOTHING = (type(None), type(...), type(NotImplemented))
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice, *_NOTHING)
@@ -148,7 +149,7 @@ class Walk:
             self.add(value, f"{self.path}.{name}")
 
     def _cell(self, cell: nn.Cell) -> None:
-        own = {k: v for k, v in vars(cell).items() if k not in of_every_cell()}
+        own = {k: v for k, v in vars(cell).items() if k not in OF_EVERY_CELL}
         parts = (cell._params, cell._buffers, cell._cells, cell._primitives)
         self.say(cell.training, [len(part) for part in parts])
         for part in (*parts, own):
@@ -279,9 +280,3 @@ def _behind(value: Any) -> Any:
     if isinstance(value, property):
         return value.fget
     return value.func if isinstance(value, functools.cached_property) else value
-
-
-@functools.cache
-def of_every_cell() -> set[str]:
-    """Returns the names of the attributes that every cell has."""
-    return {*vars(nn.Cell()), "_cell_init_args"}

@@ -61,6 +61,9 @@ static_assert(sizeof(Entry) == 32, "as in spec.py");
 template <class T> T load(const T &place) {
   return __atomic_load_n(&place, __ATOMIC_ACQUIRE);
 }
+// Has a byte in the cache that is used soon. Loads that do not depend on each other wait for memory
+// together; a prefetch is dropped by processors that do not know the page's address yet.
+inline void touch(const void *place) { (void)*(const volatile char *)place; }
 template <class T> void store(T &place, T value) {
   __atomic_store_n(&place, value, __ATOMIC_RELEASE);
 }

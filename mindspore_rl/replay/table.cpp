@@ -136,8 +136,7 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
     for (int64_t i = 0; i < size; i++) {
       int64_t own = lanes.own(lane[start + i]);
       if (slots[i] >= 0)
-        __builtin_prefetch(
-            &lanes.table(lane[start + i]).entry(own * lanes.header.capacity + slots[i]));
+        touch(&lanes.table(lane[start + i]).entry(own * lanes.header.capacity + slots[i]));
     }
     for (int64_t i = 0; i < size; i++) {
       int64_t at = start + i, own = lanes.own(lane[at]);

@@ -48,12 +48,16 @@ void end_of_stream() {
 #endif
 }
 
-void fetch(const Lanes &lanes, int64_t id) {
-  if (lanes.header.record_bytes > 1024 || id < 0) return;
-  auto [table, record, generation] = lanes.record(id);
-  __builtin_prefetch(table.record(record));
-  __builtin_prefetch(table.record(record) + lanes.header.record_bytes - 1);
-  __builtin_prefetch(&table.entry(record));
+// Has small records in the cache that will be copied.
+void fetch(const Lanes &lanes, int64_t count, const int64_t *ids) {
+  const int64_t size = lanes.header.record_bytes;
+  for (int64_t i = 0; i < count && size <= 1024; i++) {
+    if (ids[i] < 0) continue;
+    auto [table, record, generation] = lanes.record(ids[i]);
+    touch(table.record(record));
+    touch(table.record(record) + size - 1);
+    touch(&table.entry(record));
+  }
 }
 
 // Whether a transition is the one some commits after another, of the same writer.
@@ -80,8 +84,9 @@ void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t co
   bool streamed = bytes > STREAMED;
   int64_t parts = in_parts && bytes >= SPLIT ? std::min(count, PARTS) : 1;
   auto copy_part = [&](int64_t part) {
-    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; i++) {
-      if (i + 8 < count) fetch(lanes, ids[i + 8]);
+    const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+    for (int64_t i = begin; i < end; i++) {
+      if ((i - begin) % GROUP == 0) fetch(lanes, std::min(GROUP, end - i), ids + i);
       whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
         int64_t start = first ? first[i] : 0;
         int64_t steps = int64_t(table.entry(record).length) - start;
@@ -131,7 +136,7 @@ void table_n_step(char *base, int64_t count, const int64_t *ids, int64_t n, doub
   Lanes lanes(base, nullptr, 0);
   int64_t capacity = lanes.header.capacity;
   for (int64_t i = 0; i < count; i++) {
-    if (i + 8 < count) fetch(lanes, ids[i + 8]);
+    if (i % GROUP == 0) fetch(lanes, std::min(GROUP, count - i), ids + i);
     steps[i] = 0;
     whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
       int64_t lane = record / capacity * capacity, last = record;

@@ -9,7 +9,9 @@ import math
 from mindspore import Tensor, float32, ops
 from mindspore.ops import operations as P
 
-_half_square_sum = P.L2Loss()
+from mindspore_rl.rl.operators import each
+
+_half_square_sum, _multiply = P.L2Loss(), P.Mul()
 
 
 def clipped_surrogate(
@@ -108,15 +110,9 @@ def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
     Returns:
         (clipped, norm): the scaled tuple, and the 0-d float32 norm before scaling.
     """
-    half_squares = _half_square_sum(grads[0])
-    for grad in grads[1:]:
-        half_squares = half_squares + _half_square_sum(grad)
-    norm = ops.sqrt(half_squares * 2.0)
+    norm = ops.sqrt(ops.addn(each(_half_square_sum, grads)) * 2.0)
     scale = ops.reciprocal(ops.maximum(norm * (1.0 / max_norm), 1.0))  # exactly 1 below max_norm
-    clipped: tuple = ()
-    for grad in grads:
-        clipped = clipped + (grad * scale,)
-    return clipped, norm
+    return each(_multiply, grads, (scale,) * len(grads)), norm
 
 
 def huber_loss(value: Tensor, target: Tensor) -> Tensor:

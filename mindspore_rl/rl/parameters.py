@@ -1,6 +1,7 @@
 """Names of an agent's parameters."""
 
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import mindspore
@@ -10,7 +11,23 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore_rl.platform.user_modules import is_users
 
 _CONTAINERS = (list, tuple, dict)
-_OF_EVERY_CELL = {*vars(nn.Cell()), "_cell_init_args"}
+
+
+def get_parameters(self: nn.Cell, expand: bool = True) -> tuple[Parameter, ...]:
+    """Returns the parameters that `nn.Cell.get_parameters` yields, see `list_parameters`."""
+    return self.listed_parameters if expand else self.listed_own_parameters
+
+
+def trainable_params(self: nn.Cell, recurse: bool = True) -> list[Parameter]:
+    """Returns the parameters that `nn.Cell.trainable_params` returns."""
+    return list(self.listed_trainable if recurse else self.listed_own_trainable)
+
+
+LISTING = (get_parameters, trainable_params)
+"""Functions that MindSpore compiles in place of the methods of their names, which it does not."""
+LISTS = ("listed_parameters", "listed_own_parameters", "listed_trainable", "listed_own_trainable")
+OF_EVERY_CELL = {*vars(nn.Cell()), "_cell_init_args", *LISTS, *(f.__name__ for f in LISTING)}
+"""Names of attributes that are no cell's own."""
 
 
 def find_cells(cell: nn.Cell, prefix: str = "") -> None:
@@ -65,6 +82,22 @@ def find_parameters(*owners: nn.Cell) -> None:
                             cell._cells[path] = part
 
 
+def list_parameters(*owners: nn.Cell) -> None:
+    """Makes MindSpore compile `for p in self.network.get_parameters()`, in an update or a loss.
+
+    Each cell gets its parameters as a tuple: those that it has now.
+    """
+    for cell in [part for owner in owners for _, part in owner.cells_and_names()]:
+        every, own = (tuple(nn.Cell.get_parameters(cell, expand)) for expand in (True, False))
+        trained = (tuple(p for p in found if p.requires_grad) for found in (every, own))
+        for name, parameters in zip(LISTS, (every, own, *trained), strict=True):
+            object.__setattr__(cell, name, parameters)
+        for function in LISTING:
+            name = function.__name__
+            if getattr(type(cell), name) is getattr(nn.Cell, name):  # else the user's own
+                object.__setattr__(cell, name, MethodType(function, cell))
+
+
 def give_own_memory(*owners: nn.Cell) -> None:
     """Copies the value of each Parameter that has its memory in common with another.
 
@@ -82,7 +115,7 @@ def _own_attributes(cell: nn.Cell) -> dict[str, Any]:
     """Returns the attributes that a cell's class sets, without those of MindSpore's own cells."""
     if type(cell).__module__.partition(".")[0] == "mindspore":
         return {}
-    return {k: v for k, v in vars(cell).items() if k not in _OF_EVERY_CELL}
+    return {k: v for k, v in vars(cell).items() if k not in OF_EVERY_CELL}
 
 
 def _find_in(owner: nn.Cell, name: str, value: Any, prefix: str) -> None:

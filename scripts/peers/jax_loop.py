@@ -21,23 +21,11 @@ import jax.numpy as jnp
 from jax import lax
 
 DEFAULTS: dict[str, Any] = {
-    "env": "graph:CartPole-v1",
-    "seed": 1,
-    "num_envs": 8,
-    "num_steps": 128,
-    "total_steps": 10**9,
-    "learning_rate": 1e-3,
-    "adam_eps": 1e-5,
-    "gamma": 0.99,
-    "gae_lambda": 0.95,
-    "update_epochs": 4,
-    "num_minibatches": 4,
-    "clip_coef": 0.2,
-    "ent_coef": 0.01,
-    "vf_coef": 0.5,
-    "max_grad_norm": 0.5,
+    "env": "graph:CartPole-v1", "seed": 1, "num_envs": 8, "num_steps": 128, "total_steps": 10**9,
+    "learning_rate": 1e-3, "adam_eps": 1e-5, "gamma": 0.99, "gae_lambda": 0.95, "update_epochs": 4,
+    "num_minibatches": 4, "clip_coef": 0.2, "ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 0.5,
     "hidden": [64, 64],
-}
+}  # fmt: skip
 STEPS_A_CALL = 2**16
 """About the steps of one call of the compiled training: often enough to measure short runs."""
 

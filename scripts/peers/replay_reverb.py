@@ -13,23 +13,39 @@ args = loop.arguments()
 
 def table(**more):
     """Return a table of whole trajectories; an item is one trajectory."""
-    tensors = {name: tf.TensorSpec(*found) for name, found in loop.SHAPES.items()}
+    steps = (None,) if args.kind == "lengths" else ()
+    tensors = {
+        name: tf.TensorSpec((*steps, *shape[len(steps) :]), dtype)
+        for name, (shape, dtype) in loop.shapes(args.kind).items()
+    }
     draw = reverb.selectors.Prioritized(1.0) if args.weighted else reverb.selectors.Uniform()
     limit = reverb.rate_limiters.MinSize(1)
     fifo = reverb.selectors.Fifo()
-    return reverb.Table("t", draw, fifo, loop.RECORDS, limit, signature=tensors, **more)
+    return reverb.Table("t", draw, fifo, args.records, limit, signature=tensors, **more)
 
 
-def fill(client, count=loop.RECORDS):
-    """Insert trajectories."""
-    columns, priorities = loop.trajectories(count), loop.priorities(count)
-    with client.trajectory_writer(num_keep_alive_refs=1) as writer:
-        for i in range(count):
-            # One step contains a whole trajectory: fewer and larger chunks are faster.
-            writer.append({name: column[i] for name, column in columns.items()})
-            item = {name: history[-1] for name, history in writer.history.items()}
-            writer.create_item("t", float(priorities[i]), item)
-        writer.flush()
+def fill(client, count=args.records):
+    """Insert records."""
+    columns, priorities = loop.records(args.kind, count), loop.priorities(count)
+    steps = loop.lengths(count) if args.kind == "lengths" else [None] * count
+    # The tensors of a writer have one shape.
+    each = 1 if args.kind == "lengths" else 1000
+    for start in range(0, count, each):
+        with client.trajectory_writer(num_keep_alive_refs=1) as writer:
+            for i in range(start, min(start + each, count)):
+                record = {name: x[i] for name, x in columns.items()}
+                if steps[i]:
+                    record = {name: value[: steps[i]] for name, value in record.items()}
+                insert(writer, record, priorities[i])
+            writer.flush()
+
+
+def insert(writer, record, priority=1.0):
+    """Insert a record."""
+    # One step contains a whole trajectory: fewer and larger chunks are faster.
+    writer.append(record)
+    item = {name: history[-1] for name, history in writer.history.items()}
+    writer.create_item("t", float(priority), item)
 
 
 def reader(address, workers, in_flight):
@@ -40,7 +56,8 @@ def reader(address, workers, in_flight):
         max_in_flight_samples_per_worker=in_flight,
         num_workers_per_iterator=workers,
     )
-    batches = iter(data.batch(args.batch, drop_remainder=True).prefetch(1))
+    batch = data.padded_batch if args.kind == "lengths" else data.batch
+    batches = iter(batch(args.batch, drop_remainder=True).prefetch(1))
     return lambda: next(batches)
 
 
@@ -55,6 +72,12 @@ elif args.what == "serve":
     server = reverb.Server([table()])
     fill(reverb.Client(f"localhost:{server.port}"))
     loop.serve(f"localhost:{server.port}")
+elif args.what == "write":
+    data = loop.records(args.kind, args.records)
+    with reverb.Client(args.table).trajectory_writer(num_keep_alive_refs=1) as writer:
+        loop.write_for_ever(
+            lambda i: (insert(writer, {name: x[i] for name, x in data.items()}), writer.flush())
+        )
 elif args.what == "read":
     address = args.table
     if not address:

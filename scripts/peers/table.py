@@ -103,7 +103,14 @@ class Task:
         module = importlib.import_module(f"algorithms.{self.algorithm}")
         return asdict(module.Config(**self._keys()))
 
-    def ours(self, policy: str, how: dict[str, Any] | None = None, **flags: Any) -> Program:
+    @property
+    def steps(self) -> int:
+        """Returns the environment steps of an iteration."""
+        return self.num_envs * self.num_steps
+
+    def ours(
+        self, policy: str = "MultipleLearners", how: dict[str, Any] | None = None, **flags: Any
+    ) -> Program:
         """Returns the run with `msrl train`, its options being `flags`; `how`: of `Program`."""
         keys = self._keys()
         flags = {"policy": policy, "device": "cpu", "env": keys.pop("env")} | flags
@@ -182,26 +189,60 @@ def _cleanrl_dqn(until: str, *flags: str) -> tuple[str, ...]:
     return (_python("cleanrl"), str(ROOT / "scripts" / "peers" / "cleanrl_dqn.py"), until, *flags)
 
 
-def _in_turn(runs: list[Program]) -> Program:
-    """A program whose turns are these runs."""
-    return replace(runs[0], commands=tuple(run.commands[0] for run in runs))
+def _in_turn(runs: list[Program], **how: Any) -> Program:
+    """A program whose turns are these runs; `how`: other fields of it."""
+    return replace(runs[0], commands=tuple(run.commands[0] for run in runs), **how)
+
+
+def _row(
+    name: str,
+    work: str,
+    task: Task,
+    peers: tuple[Program, ...],
+    target: Target,
+    policy: str = "MultipleLearners",
+    how: dict[str, Any] | None = None,
+    **flags: Any,
+) -> Row:
+    """Ours beside peers, of which the best counts; `how` and `flags` are those of `Task.ours`."""
+    ours = task.ours(policy, how, **flags)
+    targets = (replace(target, against=tuple(peer.name for peer in peers)),)
+    return Row(name, work, (ours, *peers), targets, task.steps)
 
 
 def _beside_all(name: str, work: str, task: Task, bound: float) -> Row:
     peers = (*_sb3s(task), *_either(task.cleanrl()), task.rllib())
-    return _row(name, work, task, task.ours("MultipleLearners"), peers, Target(bound))
+    return _row(name, work, task, peers, Target(bound))
 
 
 def _beside_jax(name: str, work: str, task: Task, target: Target) -> Row:
-    return _row(name, work, task, task.ours("GPUOnly"), (task.jax(),), target)
+    return _row(name, work, task, (task.jax(),), target, "GPUOnly")
 
 
-def _row(
-    name: str, work: str, task: Task, ours: Program, peers: tuple[Program, ...], target: Target
+def _scheduled(
+    name: str, work: str, task: Task, other: str, bound: float, schedule: str, **flags: Any
 ) -> Row:
-    against = tuple(peer.name for peer in peers)
-    targets = (Target(target.bound, target.goal, against),)
-    return Row(name, work, (ours, *peers), targets, task.num_envs * task.num_steps)
+    """Ours with a schedule beside ours without one, whose name is `other`."""
+    without = task.ours(how={"name": other}, **flags)
+    return _row(name, work, task, (without,), Target(bound), schedule=schedule, **flags)
+
+
+def _learns(name: str, work: str, tasks: list[Task], *targets: float) -> Row:
+    """Mean returns of ours and SB3's, seed by seed; the last target is a ratio."""
+    our = _in_turn([task.ours() for task in tasks])
+    # With one thread, which is by far the fastest while anything else runs.
+    their = _in_turn([task.sb3() for task in tasks], threads=1)
+    *alone, ratio = targets
+    bounds = (*map(Target, alone), Target(ratio, against=(their.name,)))
+    return Row(name, work, (our, their), bounds, tasks[0].steps, unit="return")
+
+
+def _solved(name: str, work: str, tasks: list[Task], theirs: Program, target: Target) -> Row:
+    """Seconds to a mean return of 475, seed by seed."""
+    our = _in_turn([task.ours(stop_return="475") for task in tasks], says="threshold: ")
+    peers = _either(replace(theirs, says="solved"))
+    target = replace(target, against=tuple(peer.name for peer in peers))
+    return Row(name, work, (our, *peers), (target,), tasks[0].steps, unit="s")
 
 
 def _configured(name: str, **more: Any) -> Task:
@@ -213,109 +254,13 @@ def _configured(name: str, **more: Any) -> Task:
     return Task(*shape, keys)
 
 
-def _cheetah() -> Row:
-    task = _configured("ppo_halfcheetah", total_steps=FOREVER)
-    peers = _sb3s(task)
-    work = "PPO HalfCheetah-v4, 8 x 256, 10 epochs x 32 minibatches"
-    return _row("cheetah", work, task, task.ours("MultipleLearners"), peers, Target(2.0, 3.0))
-
-
-def _cheetah_wide() -> Row:
-    keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
-    task = _configured("ppo_halfcheetah", **keys)
-    peers = _sb3s(task)
-    work = (
-        "PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches; ours on two "
-    )
-    work += "workers"
-    ours = task.ours("MultipleLearners", workers=2)
-    return _row("cheetah-512", work, task, ours, peers, Target(1.8, 2.2))
-
-
-def _pong() -> Row:
-    env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
-    task = _configured("ppo_atari", env=env, total_steps=FOREVER)
-    work = (
-        "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches; ours on "
-    )
-    work += "two workers"
-    ours = task.ours("MultipleLearners", start_timeout=300, workers=2)
-    return _row("pong", work, task, ours, _either(task.sb3()), Target(2.0, 3.0))
-
-
-def _cheetah_learns() -> Row:
-    tasks = [_configured("ppo_halfcheetah", seed=seed) for seed in (1, 2, 3)]
-    our = _in_turn([task.ours("MultipleLearners") for task in tasks])
-    # With one thread, which is by far the fastest while anything else runs.
-    their = replace(_in_turn([task.sb3() for task in tasks]), threads=1)
-    work = "mean return of PPO on HalfCheetah-v4 after 300,000 steps, seeds 1 to 3"
-    targets = (Target(1000.0), Target(1.0, against=(their.name,)))
-    return Row("cheetah-learns", work, (our, their), targets, 8 * 256, unit="return")
-
-
 def _two_workers() -> Row:
     task = _ppo("CartPole-v1", 64)
     single, alone = "one worker, one core", "one worker, both cores"
-    return Row(
-        "workers",
-        "two workers on two cores, PPO CartPole, gym, 64 x 128",
-        (
-            task.ours("MultipleLearners", workers=2),
-            task.ours("MultipleLearners", {"name": single, "cores": "0"}),
-            task.ours("MultipleLearners", {"name": alone}),
-        ),
-        (Target(1.6, against=(single,)), Target(1.0, against=(alone,))),
-        64 * 128,
-    )
-
-
-def _ahead() -> Row:
-    task = Task("ppo", "CartPole-v1", 64, 128, {"update_epochs": 8})
-    after = "lag=0"
-    return Row(
-        "ahead",
-        "PPO CartPole, gym, 64 x 128, 8 epochs, an actor ahead of a learner (lag=1)",
-        (
-            task.ours("SingleLearnerCoarse", schedule="lag=1"),
-            task.ours("SingleLearnerCoarse", {"name": after}),
-        ),
-        (Target(1.6, against=(after,)),),
-        64 * 128,
-    )
-
-
-def _uneven() -> Row:
-    env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
-    task = Task("impala", env, 16, 5)
-    waits = "synchronous"
-    flags = {"workers": 4, "start_timeout": 120}
-    return Row(
-        "uneven",
-        "IMPALA CartPole, 16 x 5, four actors, a step takes 1 ms, one in fifty 50 ms",
-        (
-            task.ours("SingleLearnerCoarse", schedule="order=asynchronous,staleness=64", **flags),
-            task.ours("SingleLearnerCoarse", {"name": waits}, **flags),
-        ),
-        (Target(2.4, against=(waits,)),),
-        16 * 5,
-    )
-
-
-def _uneven_steps() -> Row:
-    env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
-    task = Task("impala", env, 16, 256)
-    waits = "act_for=0"
-    flags = {"workers": 4, "start_timeout": 120}
-    return Row(
-        "uneven-steps",
-        "the same, 16 x 256, a learner that acts for each worker once it is ready (act_for=1)",
-        (
-            task.ours("SingleLearnerFine", schedule="act_for=1", **flags),
-            task.ours("SingleLearnerFine", {"name": waits}, **flags),
-        ),
-        (Target(2.4, against=(waits,)),),
-        16 * 256,
-    )
+    others = task.ours(how={"name": single, "cores": "0"}), task.ours(how={"name": alone})
+    targets = Target(1.6, against=(single,)), Target(1.0, against=(alone,))
+    work = "two workers on two cores, PPO CartPole, gym, 64 x 128"
+    return Row("workers", work, (task.ours(workers=2), *others), targets, task.steps)
 
 
 def _apex() -> Row:
@@ -323,74 +268,17 @@ def _apex() -> Row:
     keys |= {"hidden": [120, 84]}  # CleanRL's
     keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which the others have not
     task = Task("dqn", "CartPole-v1", 16, 8, keys)
-    flags = {"workers": 2, "schedule": "order=asynchronous"}
-    waits, theirs = "synchronous", _either(task.cleanrl_dqn())
-    return Row(
-        "apex",
-        "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; the others "
-        "without priorities",
-        (
-            task.ours("SingleLearnerCoarse", **flags),
-            task.ours("SingleLearnerCoarse", {"name": waits}, workers=2),
-            task.sb3(),
-            task.sb3("sbx"),
-            *theirs,
-        ),
-        (
-            Target(1.0, against=(waits,)),
-            Target(10.0, against=tuple(program.name for program in theirs)),
-        ),
-        16 * 8,
+    policy, waits, theirs = "SingleLearnerCoarse", "synchronous", _either(task.cleanrl_dqn())
+    programs = (
+        task.ours(policy, workers=2, schedule="order=asynchronous"),
+        task.ours(policy, {"name": waits}, workers=2),
+        *(task.sb3(), task.sb3("sbx"), *theirs),
     )
-
-
-def _impala() -> Row:
-    task = Task("impala", "CartPole-v1", 16, 16)
-    ours = task.ours("SingleLearnerCoarse", workers=2, schedule="order=asynchronous")
-    theirs = task.appo(actors=2)
-    return Row(
-        "impala",
-        "IMPALA CartPole, 16 x 16, two asynchronous actors and a learner on two cores",
-        (ours, theirs),
-        (Target(2.0, against=(theirs.name,)),),
-        16 * 16,
-    )
-
-
-def _a2c() -> Row:
-    task = Task("a2c", "CartPole-v1", 8, 5)
-    ours = task.ours("MultipleLearners")
-    peers = _either(task.sb3())
-    return _row("a2c", "A2C CartPole, gym, 8 x 5", task, ours, peers, Target(6.0))
-
-
-def _solved() -> Row:
-    tasks = [
-        Task("ppo", "CartPole-v1", 8, 128, {"seed": seed, "total_steps": 500_000})
-        for seed in (1, 2, 3)
-    ]
-    ours = [task.ours("MultipleLearners", stop_return="475") for task in tasks]
-    theirs = [task.sb3(stop_return=475.0) for task in tasks]
-    our = replace(_in_turn(ours), says="threshold: ")
-    their = replace(_in_turn(theirs), says="solved")
-    peers = _either(their)
-    work = "whole process: PPO CartPole to a mean return of 475, seeds 1 to 3"
-    target = Target(0.7, 0.5, tuple(peer.name for peer in peers))
-    return Row("solved", work, (our, *peers), (target,), 8 * 128, unit="s")
-
-
-def _dqn_solved() -> Row:
-    seeds = (1, 2, 3)
-    tasks = [
-        Task("dqn", "CartPole-v1", 8, 10, {"seed": seed, "total_steps": 200_000}) for seed in seeds
-    ]
-    ours = [task.ours("MultipleLearners", stop_return="475") for task in tasks]
-    theirs = tuple(_cleanrl_dqn("475", "--seed", str(seed)) for seed in seeds)
-    peers = _either(Program("CleanRL", theirs, "cleanrl", says="solved"))
-    work = "whole process: DQN CartPole to a mean return of 475, each at its defaults, seeds 1 to 3"
-    target = Target(1 / 3, against=tuple(peer.name for peer in peers))
-    our = replace(_in_turn(ours), says="threshold: ")
-    return Row("dqn-solved", work, (our, *peers), (target,), 8 * 10, unit="s")
+    best = tuple(program.name for program in theirs)
+    work = "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; the "
+    work += "others without priorities"
+    targets = Target(1.0, against=(waits,)), Target(10.0, against=best)
+    return Row("apex", work, programs, targets, task.steps)
 
 
 def _transformer() -> Row:
@@ -399,48 +287,9 @@ def _transformer() -> Row:
     keys |= {"batch_size": 64, "updates": 4}
     task = Task("decision_transformer", "CartPole-v1", 1, 16, keys)
     before = (sys.executable, str(ROOT / "scripts" / "peers" / "random_dataset.py"), str(data))
-    ours = task.ours("MultipleLearners", {"before": before})
     work = "decision transformer, 3 layers of 128, 4 updates on 64 windows of 20 for 16 steps"
-    target = Target(1.5, 2.0)
-    return _row("transformer", work, task, ours, _either(task.transformer()), target)
-
-
-SB3S_SAC = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}
-"""SB3's own settings."""
-
-
-def _sac() -> Row:
-    task = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
-    work = "SAC HalfCheetah-v4, one environment, an update of 256 a step"
-    ours = task.ours("MultipleLearners")
-    return _row("sac", work, task, ours, _sb3s(task), Target(2.0, 3.0))
-
-
-def _td3() -> Row:
-    keys = {"hidden": [256, 256], "batch_size": 256, "policy_updates": 1, "learning_starts": 1000}
-    task = Task("td3", "HalfCheetah-v4", 1, 2, keys)
-    work = "TD3 HalfCheetah-v4, one environment, an update of 256 a step"
-    ours = task.ours("MultipleLearners")
-    return _row("td3", work, task, ours, _sb3s(task), Target(2.0, 3.0))
-
-
-def _dqn() -> Row:
-    keys = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
-    keys |= {"n_step": 1, "double_q": False}  # SB3 and SBX have no double Q-learning
-    task = Task("dqn", "CartPole-v1", 8, 10, keys)
-    work = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
-    ours = task.ours("MultipleLearners")
-    return _row("dqn", work, task, ours, _sb3s(task), Target(3.0, 4.0))
-
-
-def _sac_learns() -> Row:
-    seeds, keys = (1, 2, 3), SB3S_SAC | {"total_steps": 100_000}
-    tasks = [Task("sac", "HalfCheetah-v4", 1, 1, keys | {"seed": seed}) for seed in seeds]
-    our = _in_turn([task.ours("MultipleLearners") for task in tasks])
-    their = replace(_in_turn([task.sb3() for task in tasks]), threads=1)
-    work = "mean return of SAC on HalfCheetah-v4 in 100,000 steps, seeds 1 to 3"
-    targets = (Target(1.0, against=(their.name,)),)
-    return Row("sac-learns", work, (our, their), targets, 1, unit="return")
+    peers = _either(task.transformer())
+    return _row("transformer", work, task, peers, Target(1.5, 2.0), how={"before": before})
 
 
 def _start(policy: str, env: str, cold: bool) -> Row:
@@ -456,55 +305,162 @@ def _start(policy: str, env: str, cold: bool) -> Row:
     )
 
 
-def rows() -> list[Row]:
-    """Returns all rows, in the order of the table."""
-    cartpole, pendulum = "graph:CartPole-v1", "graph:Pendulum-v1"
-    corridor = "docs/examples/corridor.py:GraphCorridor"
+SEEDS = (1, 2, 3)
+SB3S_SAC = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}
+"""SB3's own settings."""
+TD3 = {"hidden": [256, 256], "batch_size": 256, "policy_updates": 1, "learning_starts": 1000}
+DQN = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
+DQN |= {"n_step": 1, "double_q": False}  # SB3 and SBX have no double Q-learning
+
+
+def _beside_jax_all() -> list[Row]:
+    """Rows of environments in the graph."""
+    pendulum, corridor = "graph:Pendulum-v1", "docs/examples/corridor.py:GraphCorridor"
     spread = Task("mappo", "graph:simple_spread_v3", 96, 25)
+    own = "PPO, a user's in-graph environment (docs/examples/corridor.py), 64 x 128"
+    sizes = {size: f"PPO in-graph CartPole, {size} x 128, one worker" for size in (8, 64, 256)}
     above, ahead = Target(1.5, 2.0), Target(1.2)
     return [
-        _beside_all("gym-8", "PPO CartPole, gym, 8 x 128, one worker", _ppo("CartPole-v1", 8), 6.0),
-        _beside_all(
-            "gym-64", "PPO CartPole, gym, 64 x 128, one worker", _ppo("CartPole-v1", 64), 3.5
-        ),
-        _two_workers(),
-        _ahead(),
-        _uneven(),
-        _uneven_steps(),
-        _impala(),
-        _apex(),
-        _cheetah(),
-        _cheetah_wide(),
-        _pong(),
         *(
-            _beside_jax(
-                f"graph-{size}",
-                f"PPO in-graph CartPole, {size} x 128, one worker",
-                _ppo(cartpole, size),
-                above,
-            )
-            for size in (8, 64, 256)
+            _beside_jax(f"graph-{size}", work, _ppo("graph:CartPole-v1", size), above)
+            for size, work in sizes.items()
         ),
         _beside_jax("pendulum", "PPO in-graph Pendulum, 64 x 128", _ppo(pendulum, 64), ahead),
-        _beside_jax(
-            "corridor",
-            "PPO, a user's in-graph environment (docs/examples/corridor.py), 64 x 128",
-            _ppo(corridor, 64),
-            ahead,
-        ),
+        _beside_jax("corridor", own, _ppo(corridor, 64), ahead),
         _beside_jax("mappo", "MAPPO in-graph simple_spread, 96 x 25", spread, ahead),
-        _a2c(),
-        _cheetah_learns(),
-        _solved(),
-        _dqn_solved(),
-        _sac(),
-        _td3(),
-        _dqn(),
-        _sac_learns(),
-        _transformer(),
-        *(
-            _start(policy, env, cold)
-            for policy, env in (("MultipleLearners", "CartPole-v1"), ("GPUOnly", cartpole))
-            for cold in (False, True)
+    ]
+
+
+def _asynchronous() -> list[Row]:
+    """Rows of schedules, beside ours without one or another library's."""
+    env = f"{ROOT / 'scripts' / 'peers' / 'uneven.py'}:make_uneven"
+    coarse, four = {"policy": "SingleLearnerCoarse"}, {"workers": 4, "start_timeout": 120}
+    impala = Task("impala", "CartPole-v1", 16, 16)
+    flags = coarse | {"workers": 2, "schedule": "order=asynchronous"}
+    return [
+        _scheduled(
+            "ahead",
+            "PPO CartPole, gym, 64 x 128, 8 epochs, an actor ahead of a learner (lag=1)",
+            Task("ppo", "CartPole-v1", 64, 128, {"update_epochs": 8}),
+            *("lag=0", 1.6, "lag=1"),
+            **coarse,
         ),
+        _scheduled(
+            "uneven",
+            "IMPALA CartPole, 16 x 5, four actors, a step takes 1 ms, one in fifty 50 ms",
+            Task("impala", env, 16, 5),
+            *("synchronous", 2.4, "order=asynchronous,staleness=64"),
+            **(coarse | four),
+        ),
+        _scheduled(
+            "uneven-steps",
+            "the same, 16 x 256, a learner that acts for each worker once it is ready (act_for=1)",
+            Task("impala", env, 16, 256),
+            *("act_for=0", 2.4, "act_for=1"),
+            **({"policy": "SingleLearnerFine"} | four),
+        ),
+        _row(
+            "impala",
+            "IMPALA CartPole, 16 x 16, two asynchronous actors and a learner on two cores",
+            *(impala, (impala.appo(actors=2),), Target(2.0)),
+            **flags,
+        ),
+    ]
+
+
+def _in_python() -> list[Row]:
+    """Rows beside SB3 and SBX, of HalfCheetah and images."""
+    cheetah = _configured("ppo_halfcheetah", total_steps=FOREVER)
+    keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
+    wide = _configured("ppo_halfcheetah", **keys)
+    env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
+    pong = _configured("ppo_atari", env=env, total_steps=FOREVER)
+    two = "ours on two workers"
+    return [
+        _row(
+            "cheetah",
+            "PPO HalfCheetah-v4, 8 x 256, 10 epochs x 32 minibatches",
+            *(cheetah, _sb3s(cheetah), Target(2.0, 3.0)),
+        ),
+        _row(
+            "cheetah-512",
+            f"PPO HalfCheetah-v4, networks of 512-512, 8 x 256, 10 epochs x 4 minibatches; {two}",
+            *(wide, _sb3s(wide), Target(1.8, 2.2)),
+            workers=2,
+        ),
+        _row(
+            "pong",
+            "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches; "
+            + two,
+            *(pong, _either(pong.sb3()), Target(2.0, 3.0)),
+            start_timeout=300,
+            workers=2,
+        ),
+    ]
+
+
+def _learnt() -> list[Row]:
+    """Rows of what was learnt, and of the time until something is."""
+    keys, short = SB3S_SAC | {"total_steps": 100_000}, {"total_steps": 500_000}
+    cheetahs = [_configured("ppo_halfcheetah", seed=seed) for seed in SEEDS]
+    sacs = [Task("sac", "HalfCheetah-v4", 1, 1, keys | {"seed": seed}) for seed in SEEDS]
+    ppos = [Task("ppo", "CartPole-v1", 8, 128, {"seed": seed} | short) for seed in SEEDS]
+    short = {"total_steps": 200_000}
+    dqns = [Task("dqn", "CartPole-v1", 8, 10, {"seed": seed} | short) for seed in SEEDS]
+    sb3 = _in_turn([task.sb3(stop_return=475.0) for task in ppos])
+    cleanrl = tuple(_cleanrl_dqn("475", "--seed", str(seed)) for seed in SEEDS)
+    return [
+        _learns(
+            "cheetah-learns",
+            "mean return of PPO on HalfCheetah-v4 after 300,000 steps, seeds 1 to 3",
+            *(cheetahs, 1000.0, 1.0),
+        ),
+        _learns(
+            "sac-learns",
+            "mean return of SAC on HalfCheetah-v4 in 100,000 steps, seeds 1 to 3",
+            *(sacs, 1.0),
+        ),
+        _solved(
+            "solved",
+            "whole process: PPO CartPole to a mean return of 475, seeds 1 to 3",
+            *(ppos, sb3, Target(0.7, 0.5)),
+        ),
+        _solved(
+            "dqn-solved",
+            "whole process: DQN CartPole to a mean return of 475, each at its defaults, "
+            "seeds 1 to 3",
+            *(dqns, Program("CleanRL", cleanrl, "cleanrl"), Target(1 / 3)),
+        ),
+    ]
+
+
+def rows() -> list[Row]:
+    """Returns all rows."""
+    a2c, dqn = Task("a2c", "CartPole-v1", 8, 5), Task("dqn", "CartPole-v1", 8, 10, DQN)
+    sac = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
+    td3 = Task("td3", "HalfCheetah-v4", 1, 2, TD3)
+    starts = {"MultipleLearners": "CartPole-v1", "GPUOnly": "graph:CartPole-v1"}.items()
+    each = "one environment, an update of 256 a step"
+    nets = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
+    return [
+        *(
+            _beside_all(
+                f"gym-{size}",
+                f"PPO CartPole, gym, {size} x 128, one worker",
+                *(_ppo("CartPole-v1", size), bound),
+            )
+            for size, bound in ((8, 6.0), (64, 3.5))
+        ),
+        _two_workers(),
+        *_asynchronous(),
+        _apex(),
+        *_in_python(),
+        *_beside_jax_all(),
+        _row("a2c", "A2C CartPole, gym, 8 x 5", a2c, _either(a2c.sb3()), Target(6.0)),
+        _row("sac", f"SAC HalfCheetah-v4, {each}", sac, _sb3s(sac), Target(2.0, 3.0)),
+        _row("td3", f"TD3 HalfCheetah-v4, {each}", td3, _sb3s(td3), Target(2.0, 3.0)),
+        _row("dqn", nets, dqn, _sb3s(dqn), Target(3.0, 4.0)),
+        _transformer(),
+        *_learnt(),
+        *(_start(policy, env, cold) for policy, env in starts for cold in (False, True)),
     ]

@@ -8,33 +8,16 @@ from hypothesis import strategies as st
 
 SIZES = (1, 2, 3, 5, 8, 17, 64)
 UNARY = (
-    "ops.tanh({0})",
-    "ops.exp(ops.tanh({0}))",
-    "ops.log(ops.abs({0}) + 1.0)",
-    "ops.sqrt(ops.abs({0}) + 0.1)",
-    "ops.sin({0})",
-    "ops.cos({0})",
-    "ops.sigmoid({0})",
-    "ops.relu({0})",
-    "-{0}",
-    "{0} * 0.5 - 1.0",
-    "ops.square(ops.tanh({0}))",
-    "ops.clamp({0}, -1.0, 1.0)",
-    "ops.softplus(ops.tanh({0}))",
-    "ops.silu({0})",
-    "ops.erf({0})",
-    "1.0 / (1.5 + ops.tanh({0}))",
-    "ops.rsqrt(ops.abs({0}) + 0.5)",
-)
+    "ops.tanh({0})", "ops.exp(ops.tanh({0}))", "ops.log(ops.abs({0}) + 1.0)",
+    "ops.sqrt(ops.abs({0}) + 0.1)", "ops.sin({0})", "ops.cos({0})", "ops.sigmoid({0})",
+    "ops.relu({0})", "-{0}", "{0} * 0.5 - 1.0", "ops.square(ops.tanh({0}))",
+    "ops.clamp({0}, -1.0, 1.0)", "ops.softplus(ops.tanh({0}))", "ops.silu({0})", "ops.erf({0})",
+    "1.0 / (1.5 + ops.tanh({0}))", "ops.rsqrt(ops.abs({0}) + 0.5)",
+)  # fmt: skip
 BINARY = (
-    "{0} + {1}",
-    "{0} - {1}",
-    "{0} * ops.tanh({1})",
-    "{0} / (1.5 + ops.tanh({1}))",
-    "ops.maximum({0}, {1})",
-    "ops.minimum({0}, {1})",
-    "ops.select(truth_{n}, {0}, {1})",
-)
+    "{0} + {1}", "{0} - {1}", "{0} * ops.tanh({1})", "{0} / (1.5 + ops.tanh({1}))",
+    "ops.maximum({0}, {1})", "ops.minimum({0}, {1})", "ops.select(truth_{n}, {0}, {1})",
+)  # fmt: skip
 
 
 class _Cell:

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both, node, number, run, tensor
+from units import both, native_of, node, number, run, tensor
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.native_cell import NativeCell
 from mindspore_rl.codegen.ops import batch_rules
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.platform.trial import Trial
 
 ROWS = 96
 
@@ -140,7 +141,6 @@ ATTENTION = (lambda: Learn(Attention(), plain, nn.SGD), [_floats(24, 5, 8), _flo
 def all_tiled(monkeypatch):
     """Enables tiles for any amount of work; yields the texts of the compiled cells."""
     monkeypatch.setattr(tiling, "MIN_WORK", 0)
-    monkeypatch.setattr(tiling, "MIN_SHARED", 0)
     monkeypatch.setattr(tiling, "MAX_ROWS", 8)
     texts = []
     made = NativeCell.__init__
@@ -211,7 +211,7 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
     first = _agreeing(cell, inputs)
-    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<6, 4>("):
+    for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<8, 4>("):
         assert part in all_tiled[0]
     assert "for (int64_t i0 = part * 192 / 8;" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
@@ -224,7 +224,7 @@ def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
     ms.set_seed(1)
     cell, inputs = Learn(Layers(512, 400), plain, nn.SGD), [_floats(ROWS, 400), _floats(ROWS, 3)]
     first = _agreeing(cell, inputs)
-    for part in ("panels<64, 400, true, 400>(", "panels<512, 3, false, 512>("):
+    for part in ("panels<64, 400, true, 400, 400>(", "panels<512, 3, false, 512, 3>("):
         assert part in all_tiled[0]
     assert "product_panels<8, 512, 400>(" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
@@ -297,3 +297,15 @@ def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):
     monkeypatch.setattr(tiling, "MIN_WORK", 2_000_000)
     both(CASES["plain"][0](), CASES["plain"][1])
     assert "tile_0" not in all_tiled[0]
+
+
+def test_a_cell_that_tries_one_thread_gives_the_same(all_tiled, monkeypatch):
+    tried, begin = [], Trial.begin
+    monkeypatch.setattr(Trial, "begin", lambda self: tried.append(begin(self)) or tried[-1])
+    x, y = _floats(20, 128), _floats(20, 512)
+    given = tensor("x", x), tensor("y", y)
+    made = node("MatMul", *given, number(True), number(False), type=Type((128, 512), "float32"))
+    cell = native_of([made], given, threads=3)
+    (first,), (second,) = cell(x, y), cell(x, y)
+    assert tried == [3, 1]
+    np.testing.assert_array_equal(first, second)

@@ -29,14 +29,19 @@ def node(op, *args, type, **attrs):  # noqa: A002  (as the field is called)
     return made
 
 
-def run(nodes, inputs, results=None, level=None):
-    """Runs native code of some nodes on arrays. Returns: results by value."""
+def native_of(nodes, inputs, results=None, level=None, threads=1):
+    """Makes native code of some nodes; its results are in their order, or in that of `results`."""
     results = results or nodes
     block = Block("b0", nodes=list(nodes), results=list(results))
     blocks = Blocks([block], list(inputs), {}, tuple(range(len(results))))
     unit = write(blocks, {})
     library = toolchain.cell_library(unit.text, toolchain.level() if level is None else level)
-    return NativeCell(unit, library, {})(*inputs.values())
+    return NativeCell(unit, library, {}, threads)
+
+
+def run(nodes, inputs, results=None, level=None):
+    """Runs native code of some nodes on arrays. Returns: results by value."""
+    return native_of(nodes, inputs, results, level)(*inputs.values())
 
 
 @contextlib.contextmanager

@@ -50,14 +50,9 @@ def _reference(
     ms.set_context(mode=ms.PYNATIVE_MODE)
     names = held.names_in_source(plan, dict(cut.program.locals))
     return theorem.run_reference(
-        job.algorithm,
-        job.config,
-        folder / "reference",
-        job.num_iterations,
-        names,
-        job.policy.schedule.lag,
-        once=once,
-    )
+        job.algorithm, job.config, folder / "reference", job.num_iterations, names,
+        job.policy.schedule.lag, once=once,
+    )  # fmt: skip
 
 
 def differences(job: JobRequest, folder: Path, change=None) -> list[str]:

@@ -126,7 +126,7 @@ def test_what_mixes_agents_is_refused_where_they_are_split(case, tmp_path):
 
 def test_kept_records_of_some_agents_are_refused(tmp_path):
     """A checkpoint has the records of all agents; such a rank could not take it up."""
-    line = 'msrl.replay_insert(*msrl.boundary("transition", values))'
+    line = "msrl.replay_insert(*values)"
     more = 'msrl.replay_insert(obs, keep=60, into="more")\n                '
     file = changed(tmp_path, line, more + line)
     told = r"`obs` is kept(.|\n)*teams_\w+\.py:\d+(.|\n)*--policy MultipleLearners"

@@ -27,8 +27,12 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
-    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`."""
+@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_path):
+    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`.
+
+    Under Central only the server then has the sum of a gradient.
+    """
     code = """
         losses = []
         for k in (1.0, 2.0):
@@ -40,7 +44,7 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(tmp_path):
         g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
         msrl.update(self.apply, g)
         """
-    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
+    job = inproc.request(program_with(tmp_path, learn=code), policy, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
@@ -82,6 +86,65 @@ def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
     job = inproc.request(
         program_with(tmp_path, [end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
     )
+    assert inproc.differences(job, tmp_path) == []
+
+
+FITS = """
+    losses = []
+    for fit in range(2):
+        goal = target * (fit + 1.0)
+        for epoch in range(3):
+            g, (loss, _) = msrl.gradient(self.loss, self.net, obs, action, goal)
+            msrl.update(self.apply, g)
+        losses.append(loss)
+    target = target * losses[-1] + sum(losses) / len(losses)
+    """
+
+
+def test_a_list_grows_in_a_loop_around_one_with_a_gradient(tmp_path):
+    """The outer loop was unrolled, for the list, and the gradient then refused."""
+    file = program_with(tmp_path, learn=FITS)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
+SIZES = """
+    T, B = reward.shape
+    n = T * B
+    shape = obs.shape[:2]
+    for scale in (1.0, 2.0):
+        target = target.reshape(-1)
+        (rows,) = target.shape
+        target = target.reshape((rows // B, B)) * scale
+    flat = obs.reshape(n, -1)
+    target = target + self.net.value(flat).reshape(shape) / T
+    """
+
+
+def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
+    """Several learners refused it, and a compiled one got an array in place of the number."""
+    file = program_with(tmp_path, learn=SIZES)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
+def test_a_replica_takes_its_rows_of_an_array_made_of_numbers(tmp_path):
+    """The state of a memory, and a scan's first value, were refused with several replicas."""
+    head, insert = "for _ in msrl.iterations():", 'msrl.replay_insert(*msrl.boundary("tr'
+    changed = [
+        (head, f"memory = ops.zeros((self.config.num_envs, 2))\n        {head}"),
+        (insert, f"memory = 0.5 * memory + obs[:, :2]\n                {insert}"),
+        ("(obs, action, reward)))", "(obs, action, reward + memory.sum(-1))))"),
+    ]
+    learn = """
+        place = ops.arange(self.config.num_envs)
+        last = ops.zeros(self.config.num_envs)
+        for t in range(4):
+            last = reward[t] + 0.9 * last
+        target = target + last + place
+        """
+    file = program_with(tmp_path, changed, learn=learn)
+    job = inproc.request(file, "MultipleLearners", 3, num_steps=4, num_envs=4)
     assert inproc.differences(job, tmp_path) == []
 
 

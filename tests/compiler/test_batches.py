@@ -31,21 +31,13 @@ from tests.tiers import quick
 LEARNERS = str(Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py")
 """A policy with two learners."""
 RECORDS = {
-    "replay_size": 60,
-    "batch_size": 12,
-    "learning_starts": 0,
-    "num_steps": 4,
-    "hidden": (8,),
-}
+    "replay_size": 60, "batch_size": 12, "learning_starts": 0, "num_steps": 4, "hidden": (8,),
+}  # fmt: skip
 FEW_UPDATES = RECORDS | {"priority": 0.6, "n_step": 2, "updates": 2}
 SEQUENCES = {
-    "replay_size": 60,
-    "batch_size": 6,
-    "learning_starts": 0,
-    "num_steps": 4,
-    "learnt_steps": 4,
+    "replay_size": 60, "batch_size": 6, "learning_starts": 0, "num_steps": 4, "learnt_steps": 4,
     "burn_in": 2,
-}
+}  # fmt: skip
 
 
 def request(

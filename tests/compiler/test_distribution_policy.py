@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from mindspore_rl.cli import main as cli
 from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
@@ -122,11 +121,10 @@ def test_cuts_the_wrong_way_round(name, tmp_path):
                 analyse_with(tmp_path, dataclasses.replace(right, cuts=tuple(cuts)))
 
 
-def test_the_line_of_the_file_is_told(tmp_path, capsys):
+def test_the_line_of_the_file_is_told(tmp_path, refused):
     source = registry.find_policy("MultipleLearners").read_text()
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "DistributionPolicy(" in text)
     file = tmp_path / "mine.py"
     file.write_text(source.replace('(("actor", "learner"),)', '("actor", "learner")'))
-    assert cli.main(["graph", "ppo", "--policy", str(file)]) == 2
-    error = capsys.readouterr().err
+    error = refused("graph", "ppo", "--policy", file)
     assert f"{file}:{line}: policy MultipleLearners has colocate=('actor', 'learner')" in error

@@ -120,6 +120,12 @@ def test_a_failure_names_its_line(line, tmp_path):
     assert "failed on probe data" in str(caught.value)
 
 
+def test_an_operator_that_mindspore_lacks_is_named(tmp_path):
+    """MindSpore's text begins with an empty line and a ruler, which was all that was told."""
+    with pytest.raises(ProgramError, match=r"Unsupported op \[Einsum\].*\n.*\n.*products and sums"):
+        _one_replica(tmp_path, 'target = ops.einsum("tb,tb->tb", reward, reward)')
+
+
 def test_a_loss_that_is_a_mean_is_refused_at_its_line(tmp_path):
     """Of one replica, too, whose gradient would be divided by the number of samples once more."""
     head = "class Learn(BaseLearner):\n"

@@ -169,17 +169,9 @@ def test_ppo_options(options, tmp_path):
 
 
 APE_X = {
-    "epsilon_start": 0.4,
-    "epsilon_end": 0.4,
-    "epsilon_alpha": 7.0,
-    "num_envs": 4,
-    "num_steps": 4,
-    "n_step": 2,
-    "updates": 2,
-    "batch_size": 8,
-    "learning_starts": 0,
-    "hidden": (8,),
-}
+    "epsilon_start": 0.4, "epsilon_end": 0.4, "epsilon_alpha": 7.0, "num_envs": 4, "num_steps": 4,
+    "n_step": 2, "updates": 2, "batch_size": 8, "learning_starts": 0, "hidden": (8,),
+}  # fmt: skip
 
 
 def test_each_environment_of_ape_x_has_its_epsilon():

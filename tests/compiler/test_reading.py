@@ -74,8 +74,8 @@ def test_glue_that_does_not_compile(tmp_path):
     [
         ("return self(1.0)", "write self.construct(...) in place of self(...)"),
         (
-            "for p in self.net.get_parameters():\n            ops.assign(p, 0.5 * p)",
-            "call get_parameters in __init__: self.own = tuple(...)",
+            "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
+            "call parameters_and_names in __init__: self.own = tuple(...)",
         ),
         (
             "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",

@@ -99,13 +99,7 @@ def test_chunks_of_environments_and_shares_of_agents(tmp_path):
 @pytest.mark.parametrize("environment", quick(["graph:simple_spread_v3", "graph:simple_tag_v3"], 1))
 def test_mappo_by_agent(environment, tmp_path):
     job = inproc.request(
-        registry.find_algorithm("mappo"),
-        "Environments",
-        3,
-        env=environment,
-        num_envs=6,
-        num_steps=8,
-        num_minibatches=2,
-        update_epochs=2,
-    )
+        registry.find_algorithm("mappo"), "Environments", 3, env=environment, num_envs=6,
+        num_steps=8, num_minibatches=2, update_epochs=2,
+    )  # fmt: skip
     assert inproc.differences(job, tmp_path) == []

@@ -90,7 +90,7 @@ def test_an_end_that_nobody_marked_is_a_truncation(tmp_path, capsys, missing):
     assert "nothing says how the last episode ended" in capsys.readouterr().err
 
 
-def test_a_folder_that_minari_wrote(tmp_path, capsys):
+def test_a_folder_that_minari_wrote(tmp_path, capsys, refused):
     """From its DataCollector (0.5.4): CartPole-v1 from the seeds 0 to 4, and one step from 9."""
     with tarfile.open(MINARI) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -110,29 +110,30 @@ def test_a_folder_that_minari_wrote(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "6 episodes of 110 steps, in 6 records of at most 55 steps" in printed
     assert "obs           float32  (4,)" in printed
-    assert main(["dataset", "import", str(tmp_path / "test-v0"), str(tmp_path / "x"),
-                 "--env", "Pendulum-v1"]) == 2  # fmt: skip
-    assert "name the --env that it is of" in capsys.readouterr().err
+    assert "name the --env that it is of" in refused(
+        "dataset", "import", tmp_path / "test-v0", tmp_path / "x", "--env", "Pendulum-v1"
+    )
     assert not (tmp_path / "x").exists()
     metadata = tmp_path / "test-v0" / "data" / "metadata.json"
     about = json.loads(metadata.read_text())
     space = {"type": "Box", "shape": [2], "low": [-1, -1], "high": [1, 1]}
     metadata.write_text(json.dumps({**about, "action_space": json.dumps(space)}))
-    assert main(["dataset", "import", str(tmp_path / "test-v0"), str(tmp_path / "x")]) == 2
     assert re.search(
-        r"metadata says that actions are Box.*they are int64 \(", capsys.readouterr().err
+        r"metadata says that actions are Box.*they are int64 \(",
+        refused("dataset", "import", tmp_path / "test-v0", tmp_path / "x"),
     )
 
 
-def test_what_is_cut_is_told(tmp_path, capsys):
+def test_what_is_cut_is_told(tmp_path, capsys, refused):
     save(tmp_path / "file.npz", flat([3, 4, 5]))
     with imported(tmp_path / "file.npz", "--length", "3") as dataset:
         assert dataset.lengths.tolist() == [3, 3, 1, 3, 2]
     out, error = capsys.readouterr()
     assert "2 episodes are longer than a record's 3 steps, and were cut" in error
     assert "3 episodes, 12 steps" in out
-    assert main(["dataset", "import", "file.npz", "set", "--length", "1"]) == 2
-    assert "--length: 1, expected at least 2" in capsys.readouterr().err
+    assert "--length: 1, expected at least 2" in refused(
+        "dataset", "import", "file.npz", "set", "--length", "1"
+    )
 
 
 def without(name, arrays=None):
@@ -174,19 +175,18 @@ def nan(name):
     ],
 )
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-def test_bad_arrays_are_told(tmp_path, capsys, suffix, arrays, message):
+def test_bad_arrays_are_told(tmp_path, refused, suffix, arrays, message):
     if "U1" in message and suffix == ".hdf5":
         arrays, message = {**arrays, "rewards": ["a", "b"]}, r"is object \(2,\), expected numbers"
     source = tmp_path / f"file{suffix}"
     save(source, arrays)
-    refused(source, capsys, message)
+    no_data_set(source, refused, message)
 
 
-def refused(source, capsys, message):
+def no_data_set(source, refused, message):
     """Checks that a file is refused with a message, and that nothing remains."""
     path = source.parent / "set"
-    assert main(["dataset", "import", str(source), str(path)]) == 2
-    error = capsys.readouterr().err
+    error = refused("dataset", "import", source, path)
     assert re.search(message, error), error
     assert error.count(str(source)) >= 1 or "column obs" in error
     assert list(source.parent.iterdir()) == ([source] if source.exists() else [])
@@ -246,19 +246,18 @@ def of_spaces(path):
         ("folder", Path.mkdir, "it has no data/main_data.hdf5; expected a folder of Minari's"),
     ],
 )
-def test_damaged_files_are_told(tmp_path, capsys, name, spoil, message):
+def test_damaged_files_are_told(tmp_path, refused, name, spoil, message):
     spoil(tmp_path / name)
-    refused(tmp_path / name, capsys, message)
+    no_data_set(tmp_path / name, refused, message)
 
 
-def test_actions_of_another_space_are_told(tmp_path, capsys):
+def test_actions_of_another_space_are_told(tmp_path, refused):
     source = tmp_path / "file.npz"
     arrays = flat([3, 4])
     save(source, {**arrays, "observations": np.ones((7, 4))})
-    assert (
-        main(["dataset", "import", str(source), str(tmp_path / "set"), "--env", "CartPole-v1"]) == 2
+    assert "episode 0: actions are 0 to 2, expected 0 to 1" in refused(
+        "dataset", "import", source, tmp_path / "set", "--env", "CartPole-v1"
     )
-    assert "episode 0: actions are 0 to 2, expected 0 to 1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [source]
 
 

@@ -104,13 +104,6 @@ class Continuous(Info):
 """
 
 
-@pytest.fixture(params=["gym", "gymnasium"])
-def own(tmp_path, request):
-    path = tmp_path / "own.py"
-    path.write_text(OWN.replace("LIBRARY", request.param))
-    return lambda name: f"{path}:{name}"
-
-
 @pytest.mark.parametrize("name", ["Info", "Method", "Part", "Choices"])
 def test_masks_follow_the_features(own, name):
     found = registry.spec(own(name))

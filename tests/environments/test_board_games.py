@@ -67,14 +67,6 @@ class Game:
         )
 
 
-@pytest.fixture(autouse=True)
-def pynative():
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    yield
-    ms.set_context(mode=before)
-
-
 def played(name, steps, seed=0):
     """Yields each step of random play: observations before it, action and results, in NumPy."""
     env, chance = registry.make_graph(name), np.random.default_rng(seed)

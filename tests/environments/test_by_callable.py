@@ -1,7 +1,6 @@
 """`train(env=...)` takes what makes an environment, if other processes can find it."""
 
 import functools
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mindspore_rl import load
 from mindspore_rl.environments.by_callable import name_of
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.jobs.job import Job
+from tests.commands import python
 
 HERE = Path(__file__).resolve()
 SCRIPT = """
@@ -100,9 +100,7 @@ def test_what_other_processes_cannot_find_is_refused_with_the_way_out(tmp_path, 
 def test_a_script_s_class_is_trained_on_ranks_and_kept_with_the_run(tmp_path):
     script = tmp_path / "own.py"
     script.write_text(SCRIPT)
-    found = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    found = python(script, cwd=tmp_path)
     assert "trained 32 (2,)" in found.stdout, found.stderr
     script.unlink()
     run = load(tmp_path / "run")

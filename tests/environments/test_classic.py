@@ -22,14 +22,6 @@ def graph_mode():
     ms.set_context(mode=before[0], jit_syntax_level=before[1])
 
 
-@pytest.fixture
-def pynative_mode():
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    yield
-    ms.set_context(mode=before)
-
-
 class Rollout(nn.Cell):
     """Steps an environment in a compiled loop, 8 steps per iteration, and returns all results.
 
@@ -122,7 +114,7 @@ def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_trajectories_follow_gym_until_rounding_grows(pynative_mode, name):
+def test_trajectories_follow_gym_until_rounding_grows(name):
     env = registry.make_graph(name)
     first_noise, actions, noise = inputs(env)
     state, _ = env.reset(Tensor(first_noise))
@@ -139,7 +131,7 @@ def test_trajectories_follow_gym_until_rounding_grows(pynative_mode, name):
         alive &= ~(terminated | truncated).asnumpy()
 
 
-def test_cartpole_is_truncated_after_500_steps(pynative_mode):
+def test_cartpole_is_truncated_after_500_steps():
     env = registry.make_graph("graph:CartPole-v1")
     state = Tensor(
         np.array([[0, 0, 0, 0, 498], [0, 0, 0, 0, 499], [2.39, 3, 0, 0, 499]], np.float32)

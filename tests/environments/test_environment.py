@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,8 +5,7 @@ from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import python
 
 USERS = """
 import numpy as np
@@ -257,10 +252,7 @@ def test_python_environments_need_no_mindspore_and_print_nothing():
         "e.make_vector('CartPole-v1', range(2), 0)\n"
         "assert 'mindspore' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", code, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -48,18 +48,18 @@ def test_list_has_what_is_accepted_and_apart_what_an_extra_brings(monkeypatch, c
     assert {"LunarLander-v2", "LunarLander-v3", "CarRacing-v3"} < set(brought)
 
 
-def test_what_stands_behind_a_name_has_a_key(capsys):
-    assert cli.main(["envs", "check", "CartPole-v1,human"]) == 2
-    assert "as KEY=VALUE, for example CartPole-v1,render_mode=rgb_array" in capsys.readouterr().err
-
-
-def test_a_name_that_nothing_has(capsys):
-    assert cli.main(["envs", "check", "own.py"]) == 2
-    assert "'own.py' is a file; name the environment in it, too, as in 'own.py:ClassName'" in (
-        capsys.readouterr().err
+def test_what_stands_behind_a_name_has_a_key(refused):
+    assert "as KEY=VALUE, for example CartPole-v1,render_mode=rgb_array" in refused(
+        "envs", "check", "CartPole-v1,human"
     )
-    assert cli.main(["envs", "check", "qqq"]) == 2
-    assert "some are CartPole-v0, CartPole-v1, " in capsys.readouterr().err
+
+
+def test_a_name_that_nothing_has(refused):
+    assert (
+        "'own.py' is a file; name the environment in it, too, as in 'own.py:ClassName'"
+        in refused("envs", "check", "own.py")
+    )
+    assert "some are CartPole-v0, CartPole-v1, " in refused("envs", "check", "qqq")
 
 
 def test_check_says_whose_it_is(capsys):

@@ -67,29 +67,20 @@ RANGE = (
 BATCH = "environments 4..7 are one batch; the last action was [10, 11, 12, 13]"
 
 
+PARTS = "expected a tuple of next_obs, final_obs, reward, terminated, truncated"
+
+
+def one(number):
+    return f"it was environment {number}; the last action was {ACTIONS[number - 4]}"
+
+
 @pytest.mark.parametrize(
     ("change", "text", "where"),
     [
-        (
-            put(0, (1, 2), np.nan),
-            f"step: next_obs[2] is nan, {RANGE}",
-            "it was environment 5; the last action was 11",
-        ),
-        (
-            put(2, 3, np.inf),
-            f"step: reward is inf, {RANGE}",
-            "it was environment 7; the last action was 13",
-        ),
-        (
-            put(1, (2, 0), -3e38),
-            f"step: final_obs[0] is -3e+38, {RANGE}",
-            "it was environment 6; the last action was 12",
-        ),
-        (
-            put(2, slice(2, 4), 1e30),
-            f"step: reward is 1e+30, {RANGE}",
-            "it was environment 6; the last action was 12",
-        ),
+        (put(0, (1, 2), np.nan), f"step: next_obs[2] is nan, {RANGE}", one(5)),
+        (put(2, 3, np.inf), f"step: reward is inf, {RANGE}", one(7)),
+        (put(1, (2, 0), -3e38), f"step: final_obs[0] is -3e+38, {RANGE}", one(6)),
+        (put(2, slice(2, 4), 1e30), f"step: reward is 1e+30, {RANGE}", one(6)),
         (
             swap(1, np.zeros((4, 3))),
             "step: final_obs is float64 (4, 3), expected float32 (4, 3)",
@@ -101,18 +92,8 @@ BATCH = "environments 4..7 are one batch; the last action was [10, 11, 12, 13]"
             BATCH,
         ),
         (swap(3, [False] * 4), "step: terminated is list (4,), expected bool (4,)", BATCH),
-        (
-            lambda outcome: outcome[:4],
-            "step returned a list of 4, expected a tuple of next_obs, final_obs, reward, "
-            "terminated, truncated",
-            BATCH,
-        ),
-        (
-            lambda outcome: None,
-            "step returned a NoneType, expected a tuple of next_obs, final_obs, reward, "
-            "terminated, truncated",
-            BATCH,
-        ),
+        (lambda outcome: outcome[:4], f"step returned a list of 4, {PARTS}", BATCH),
+        (lambda outcome: None, f"step returned a NoneType, {PARTS}", BATCH),
         (lambda outcome: 1 / 0, "step raised ZeroDivisionError: division by zero", BATCH),
     ],
 )

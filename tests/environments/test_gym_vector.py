@@ -8,7 +8,6 @@ import pytest
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
-from mindspore_rl.environments.gym import threads as stepping
 from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import (
@@ -17,6 +16,7 @@ from mindspore_rl.errors import (
     NumericsError,
     UnknownEnvironmentError,
 )
+from tests.environments.by_hand import ends_by_hand, reset_seed
 
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
 
@@ -33,10 +33,6 @@ def assert_same(got, expected):
             np.testing.assert_array_equal(a, b, err_msg=f"{field} at step {t}")
 
 
-def reset_seed(seed, index, total):
-    return int(np.random.SeedSequence((seed, index, total)).generate_state(1)[0])
-
-
 def upright(obs):
     """Keeps the pole up for 500 steps."""
     return (obs @ np.array([0.1, 0.5, 3.0, 1.0]) > 0).astype(np.int32)
@@ -50,23 +46,9 @@ def test_cartpole_is_a_hand_loop_over_its_library(name, library, balance):
     vector = registry.make_vector(name, range(3, 6), 7)
     assert all(isinstance(env, library.Env) for env in vector._envs)
     envs = [library.make("CartPole-v1", disable_env_checker=True) for _ in range(3)]
-    obs = np.stack([env.reset(seed=reset_seed(7, 3 + i, 0))[0] for i, env in enumerate(envs)])
-    np.testing.assert_array_equal(vector.reset(), obs)
-    random = random_actions(vector.spec, 520, 3)
-    ends = np.zeros(2, int)
-    for t in range(520):
-        action = upright(obs) if balance else random[t]
-        next_obs, final_obs, reward, terminated, truncated = vector.step(action)
-        for i, env in enumerate(envs):
-            wanted, wanted_reward, end, cut, _ = env.step(int(action[i]))
-            np.testing.assert_array_equal(final_obs[i], wanted)
-            assert (reward[i], terminated[i], truncated[i]) == (wanted_reward, end, cut)
-            ends += [end, cut]
-            if end or cut:
-                wanted, _ = env.reset(seed=reset_seed(7, 3 + i, t + 1))
-            np.testing.assert_array_equal(next_obs[i], wanted)
-        obs = next_obs
-    assert (ends == [0, 3]).all() if balance else ends[0] > 10
+    actions = [upright] * 520 if balance else random_actions(vector.spec, 520, 3)
+    terminated, truncated = ends_by_hand(vector, envs, 7, actions)
+    assert (terminated, truncated) == (0, 3) if balance else terminated > 10
 
 
 @pytest.mark.parametrize("name", ["Acrobot-v1", "MountainCar-v0"])
@@ -155,15 +137,10 @@ def test_halfcheetah_is_gym_with_clipped_actions(monkeypatch, tmp_path):
     vector = registry.make_vector("HalfCheetah-v4", range(1), 0)
     assert vector.spec.obs_shape == (17,)
     assert (vector.spec.max_episode_steps, vector.spec.reward_threshold) == (1000, 4800.0)
-    single = gym.make("HalfCheetah-v4", disable_env_checker=True)
-    single.reset(seed=reset_seed(0, 0, 0))
-    for action in 2 * random_actions(vector.spec, 1000, 1):
-        _, final_obs, reward, terminated, truncated = vector.step(action)
-        wanted, wanted_reward, end, cut, _ = single.step(np.clip(action[0], -1, 1))
-        np.testing.assert_array_equal(final_obs[0], wanted.astype(np.float32))
-        assert reward[0] == np.float32(wanted_reward)
-        assert (terminated[0], truncated[0]) == (end, cut)
-    assert cut
+    envs = [gym.make("HalfCheetah-v4", disable_env_checker=True)]
+    actions = 2 * random_actions(vector.spec, 1000, 1)
+    ends = ends_by_hand(vector, envs, 0, actions, 0, lambda action: np.clip(action, -1, 1))
+    assert ends == [0, 1]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -182,25 +159,25 @@ def test_threads_change_no_bit(threads):
     other.close()
 
 
-@pytest.mark.parametrize(("seconds", "chosen"), [({1: 0.4, 3: 0.6}, 1), ({1: 0.4, 3: 0.3}, 3)])
-def test_steps_run_on_the_faster_number_of_threads(seconds, chosen, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(stepping.time, "perf_counter", lambda: now[0])
-    steps, tried = stepping.Trial(3), []
-    for step in range(3 * stepping.TURNS):
-        tried.append(steps.begin())
-        now[0] += seconds[tried[-1]] + 5.0 * (step in (1, 8))  # two are disturbed
-        steps.end(tried[-1])
-    assert set(tried[: 2 * stepping.TURNS]) == {1, 3}
-    assert set(tried[2 * stepping.TURNS :]) == {chosen}
+MUJOCO = "mujoco", r"needs MuJoCo, .*pip install '\.\[mujoco\]'"
+BOX2D = "Box2D", r"pip install '\.\[box2d\]'"
 
 
-@pytest.mark.parametrize("name", ["HalfCheetah-v5", "HalfCheetah-v4", "gym:HalfCheetah-v4"])
-def test_missing_mujoco_says_what_to_install(monkeypatch, name):
-    for module in [key for key in sys.modules if ".envs.mujoco" in key]:
+@pytest.mark.parametrize(
+    ("name", "package", "text"),
+    [
+        ("HalfCheetah-v5", *MUJOCO),
+        ("HalfCheetah-v4", *MUJOCO),
+        ("gym:HalfCheetah-v4", *MUJOCO),
+        ("LunarLander-v2", *BOX2D),
+        ("LunarLander-v3", *BOX2D),
+    ],
+)
+def test_a_missing_package_says_what_to_install(monkeypatch, name, package, text):
+    for module in [key for key in sys.modules if f".envs.{package.lower()}" in key]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(MissingPackageError, match=r"needs MuJoCo, .*pip install '\.\[mujoco\]'"):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match=text):
         registry.spec(name)
 
 
@@ -398,15 +375,6 @@ def test_a_missing_library_says_what_to_install(monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingPackageError, match=rf"{library} is not .* pip install '\.'"):
         registry.spec(f"{library}:CartPole-v1")
-
-
-@pytest.mark.parametrize("name", ["LunarLander-v2", "LunarLander-v3"])
-def test_missing_box2d_says_what_to_install(monkeypatch, name):
-    for module in [key for key in sys.modules if ".envs.box2d" in key]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "Box2D", None)
-    with pytest.raises(MissingPackageError, match=r"pip install '\.\[box2d\]'"):
-        registry.spec(name)
 
 
 @pytest.mark.parametrize("prefix", ["", "gymnasium:"])

@@ -2,12 +2,9 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -17,6 +14,7 @@ from mindspore_rl.environments.check import check
 from mindspore_rl.environments.in_graph.native_step import STEP, NativeEnvironment, macros_of
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 from mindspore_rl.platform import toolchain
+from tests.commands import python
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
@@ -32,10 +30,7 @@ def corridor(tmp_path):
         (tmp_path / "corridor.cpp").write_text(source.replace(old, new))
         return f"{tmp_path / 'corridor.py'}:{name}"
 
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    yield make
-    ms.set_context(mode=before)
+    return make
 
 
 def test_a_source_that_differs_from_the_operators_is_found(corridor):
@@ -204,11 +199,8 @@ def test_the_operator_of_the_gpu_launches_its_kernel(source, tmp_path):
         "gpu": toolchain.library(STEP, {**macros, "KERNEL": f'"{kernel}"'}, (path,)),
     }
     np.savez(tmp_path / "in.npz", *inputs, *outputs)
-    subprocess.run(
-        [sys.executable, "-c", CALL, tmp_path, *operators.values()],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        check=True,
-    )
+    libraries = {"LD_LIBRARY_PATH": str(tmp_path)}
+    python("-c", CALL, tmp_path, *operators.values(), env=libraries, check=True)
     cpu, gpu = (np.load(tmp_path / f"{device}.npz") for device in operators)
     for name in cpu.files:
         np.testing.assert_array_equal(cpu[name], gpu[name])

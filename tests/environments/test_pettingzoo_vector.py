@@ -161,6 +161,16 @@ def test_a_wrong_mask_names_its_agent(games):
         registry.make_vector("pettingzoo:games_wrong", range(1), 0)
 
 
+@pytest.mark.parametrize("name", ["Own", "parallel_env"])
+def test_a_file_may_have_one(name, tmp_path):
+    """A class was called with the numbers of its environments, a function refused."""
+    own = "class Own(Game, ParallelEnv):\n    __init__ = object.__init__\n"
+    own += "def parallel_env():\n    return Own()\n"
+    file = tmp_path / "own.py"
+    file.write_text(f"from pettingzoo import ParallelEnv\n{GAMES}\n{own}")
+    assert check(f"{file}:{name}") == []
+
+
 def test_box_actions_are_clipped(games):
     assert registry.spec("pettingzoo:games_box").action_space == Box((2,), (-1, -1), (1, 1))
     env = registry.make_vector("pettingzoo:games_box", range(1), 0)

@@ -1,10 +1,7 @@
 """Cells on a GPU against the same cells on the CPU, and learning there (design, section 6)."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +9,8 @@ import pytest
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform import gpu
+from tests.commands import ROOT, msrl, python
 
-ROOT = Path(__file__).parents[2]
 RTOL, ATOL = 1e-3, 1e-5
 SMALL = {"num_envs": 8, "num_steps": 16, "num_minibatches": 2, "update_epochs": 2}
 
@@ -30,13 +27,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_why_not()), reason=_why_
 
 
 def _records(device: str, folder: Path, case: tuple) -> dict[str, np.ndarray]:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "gpu" / "one_run.py", device, folder, json.dumps(case)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NVIDIA_TF32_OVERRIDE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script, exact = ROOT / "tests" / "gpu" / "one_run.py", {"NVIDIA_TF32_OVERRIDE": "0"}
+    done = python(script, device, folder, json.dumps(case), env=exact)
     assert done.returncode == 0, done.stderr
     (file,) = (folder / "records").glob("*.npz")
     return dict(np.load(file))
@@ -65,28 +57,14 @@ def test_an_iteration_gives_the_numbers_of_the_cpu(case, tmp_path):
 
 
 def test_a_gpu_reads_a_table_in_place():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.gather"],
-        env={**os.environ, **gpu.environment(), "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "tests.gpu.gather", env=gpu.environment(), cwd=ROOT)
     assert done.stdout.strip() == "equal", done.stderr
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("policy", ["MultipleLearners", "GPUOnly", "SingleLearnerCoarse"])
 def test_cartpole_is_learnt(policy, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "mindspore_rl.cli", "train", "ppo", "--policy", policy]
-        + ["--device", "gpu", "--total-steps", "500000", "--quiet"]
-        + ["--run-dir", str(tmp_path / "run")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--device", "gpu", "--total-steps", "500000", "--quiet")
+    done = msrl("train", "ppo", "--policy", policy, *words, "--run-dir", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("threshold"), done.stdout

@@ -7,12 +7,11 @@ groups, copies and checkpoints work. Their numbers have no meaning.
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from mindspore_rl.platform import gpu
+from tests.commands import msrl, python
 from tests.gpu import hollow
 from tests.tiers import quick
 
@@ -44,14 +43,8 @@ def train(cuda, tmp_path):
     """Runs `msrl train` on GPUs. Returns: its exit code, its output and the run's folder."""
 
     def run(*arguments, gpus=1, **variables):
-        job = subprocess.run(
-            [sys.executable, "-m", "mindspore_rl.cli", "train", *arguments]
-            + ["--device", "gpu", "--total-steps", "256", "--run-dir", tmp_path / "run"],
-            env={**hollow.environment(cuda, gpus), **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ("--device", "gpu", "--total-steps", "256", "--run-dir", tmp_path / "run")
+        job = msrl("train", *arguments, *words, env=hollow.environment(cuda, gpus) | variables)
         return job.returncode, job.stdout + job.stderr, tmp_path / "run"
 
     return run
@@ -75,14 +68,8 @@ def test_a_job_on_one_gpu(train):
 @pytest.mark.slow
 def test_check_compares_what_a_gpu_computes(cuda):
     """The stubs compute nothing, and that is different."""
-    job = subprocess.run(
-        [sys.executable, "-m", "mindspore_rl.cli", "check", "ppo", "--device", "gpu"]
-        + ["--policy", "GPUOnly", "--workers", "1", "--iterations", "1"],
-        env=hollow.environment(cuda, 1),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--device", "gpu", "--policy", "GPUOnly", "--workers", "1", "--iterations", "1")
+    job = msrl("check", "ppo", *words, env=hollow.environment(cuda, 1))
     assert job.returncode == 1, job.stderr
     assert "GPUOnly, 1 worker, mindspore cells: different" in job.stderr
 
@@ -192,13 +179,7 @@ def _with_the_plugin(cuda, file, *arguments, **more):
     paths = [variables["LD_LIBRARY_PATH"], *wheels, gpu.plugin_folder()]
     variables["LD_LIBRARY_PATH"] = ":".join(map(str, paths))
     variables["CUDA_HOME"] = gpu.environment()["CUDA_HOME"]
-    return subprocess.run(
-        [sys.executable, file, *arguments],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python(file, *arguments, env=variables)
 
 
 A_GATHER = """

@@ -81,6 +81,33 @@ def test_a_path_of_any_letters_in_a_locale_that_knows_none(tmp_path, policy):
     msrl(*TRAIN, "--resume", "again", "--run-dir", "third", "--total-steps", "1920")
 
 
+LATE = """
+
+class Late(Tells):
+    def __init__(self, env_indices, seed):
+        super().__init__(env_indices, seed)
+        self.late, self.steps = 0 not in env_indices, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.late and self.steps == 20:  # in the second iteration, when all is compiled
+            time.sleep(40.0)
+        return super().step(action)
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_replica_waits_for_another_in_mindspores_collective(tmp_path):
+    """MindSpore's own deadline there is 30 s; here the second replica comes 40 s later."""
+    (tmp_path / "late.py").write_text(f"import time\n{PRINTS}{LATE}")
+    place = ("--policy", "MultipleLearners", "--workers", "2", "--env", "late.py:Late", *TINY)
+    job = start(tmp_path, *place, "--cells", "mindspore", "--total-steps", "128")
+    code, _, error = ended(job, 600.0)
+    assert code == 0, error
+
+
 ENDLESS = """
 
 class Endless(Tells):

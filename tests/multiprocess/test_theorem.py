@@ -36,26 +36,22 @@ PARTICLES = ("graph:simple_spread_v3", "graph:simple_tag_v3", "pettingzoo:mpe2.s
 SMALL = {"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "update_epochs": 2}
 SMALL_REPLAY = {"num_envs": 8, "replay_size": 160, "updates": 4, "batch_size": 16}
 OF_DATA = {"dataset": "of the environment", "num_steps": 4, "updates": 2, "batch_size": 16}
+STARTED = {"learning_starts": 64, "replay_size": 160}
+FILLED = {"learning_starts": 16, "replay_size": 40}
+EIGHT_STEPS = {"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}
+PHASES = {"phase_iterations": 2, "aux_minibatches": 2, "aux_epochs": 2}
+SEQUENCES = {"num_steps": 4, "learnt_steps": 6, "burn_in": 4, "replay_size": 16, "state_size": 12}
+SEARCH = {"simulations": 3, "max_depth": 2, "value_scale": 0.01, "unroll": 3, "n_step": 4}
+IMAGINED = {"num_steps": 4, "window": 3, "horizon": 3, "learning_starts": 32, "replay_size": 160}
+MODEL = {"model_updates": 2, "rollouts": 2, "imagined_size": 40}
+BOTH = ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1")
 ALGORITHMS = {
     "ppo": ({"num_steps": 32, "update_epochs": 2}, (*CARTPOLE, *PENDULUM)),
     "a2c": ({}, CARTPOLE),
     "impala": ({}, CARTPOLE),
-    "rnd": ({"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}, CARTPOLE),
-    "ppg": (
-        {
-            "num_steps": 8,
-            "num_minibatches": 2,
-            "update_epochs": 2,
-            "phase_iterations": 2,
-            "aux_minibatches": 2,
-            "aux_epochs": 2,
-        },
-        ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1"),
-    ),
-    "trpo": (
-        {"num_steps": 16, "value_epochs": 2},
-        ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1"),
-    ),
+    "rnd": (EIGHT_STEPS, CARTPOLE),
+    "ppg": (EIGHT_STEPS | PHASES, BOTH),
+    "trpo": ({"num_steps": 16, "value_epochs": 2}, BOTH),
     "mappo": (SMALL, PARTICLES),
     "vdn": (
         {"num_steps": 5, "learning_starts": 40, "target_every": 2, **SMALL_REPLAY},
@@ -63,70 +59,21 @@ ALGORITHMS = {
     ),
     "coma": ({"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "critic_epochs": 2}, PARTICLES),
     "maddpg": ({"num_steps": 5, "learning_starts": 40, **SMALL_REPLAY}, PARTICLES[::2]),
-    "dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
-    "qr_dqn": ({"learning_starts": 64, "target_every": 2, "replay_size": 160}, CARTPOLE),
-    "r2d2": (
-        {
-            "num_steps": 4,
-            "learnt_steps": 6,
-            "burn_in": 4,
-            "learning_starts": 64,
-            "target_every": 2,
-            "replay_size": 16,
-            "state_size": 12,
-        },
-        CARTPOLE,
-    ),
-    "discrete_sac": ({"learning_starts": 64, "replay_size": 160, "updates": 4}, CARTPOLE),
+    "dqn": (STARTED | {"target_every": 2}, CARTPOLE),
+    "qr_dqn": (STARTED | {"target_every": 2}, CARTPOLE),
+    "r2d2": (STARTED | SEQUENCES | {"target_every": 2}, CARTPOLE),
+    "discrete_sac": (STARTED | {"updates": 4}, CARTPOLE),
     "muzero": (
-        {
-            "simulations": 3,
-            "max_depth": 2,
-            "value_scale": 0.01,
-            "unroll": 3,
-            "n_step": 4,
-            "learning_starts": 64,
-            "updates": 2,
-            "batch_size": 16,
-            "target_every": 2,
-            "replay_size": 160,
-        },
+        STARTED | SEARCH | {"updates": 2, "batch_size": 16, "target_every": 2},
         CARTPOLE,
     ),
-    "dreamer": (
-        {
-            "num_steps": 4,
-            "window": 3,
-            "horizon": 3,
-            "learning_starts": 32,
-            "updates": 2,
-            "batch_size": 16,
-            "replay_size": 160,
-        },
-        CARTPOLE,
-    ),
-    "sac": ({"learning_starts": 16, "replay_size": 40, "updates": 4}, PENDULUM),
-    "diayn": ({"learning_starts": 16, "replay_size": 40, "updates": 2}, PENDULUM),
-    "mbpo": (
-        {
-            "learning_starts": 16,
-            "replay_size": 40,
-            "model_updates": 2,
-            "rollouts": 2,
-            "imagined_size": 40,
-            "updates": 2,
-        },
-        PENDULUM,
-    ),
-    "td3": ({"learning_starts": 16, "replay_size": 40, "policy_updates": 2}, PENDULUM),
-    "decision_transformer": (
-        {**OF_DATA, "width": 16},
-        ("CartPole-v1", "graph:Pendulum-v1"),
-    ),
-    "gail": (
-        {"dataset": "of the environment", "num_steps": 16, "update_epochs": 2},
-        ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1"),
-    ),
+    "dreamer": (IMAGINED | {"updates": 2, "batch_size": 16}, CARTPOLE),
+    "sac": (FILLED | {"updates": 4}, PENDULUM),
+    "diayn": (FILLED | {"updates": 2}, PENDULUM),
+    "mbpo": (FILLED | MODEL | {"updates": 2}, PENDULUM),
+    "td3": (FILLED | {"policy_updates": 2}, PENDULUM),
+    "decision_transformer": ({**OF_DATA, "width": 16}, ("CartPole-v1", "graph:Pendulum-v1")),
+    "gail": ({"dataset": OF_DATA["dataset"], "num_steps": 16, "update_epochs": 2}, BOTH),
     "bc": (OF_DATA, ("CartPole-v1", "graph:Pendulum-v1")),
     "iql": (OF_DATA, PENDULUM),
     "cql": (OF_DATA, PENDULUM),
@@ -149,29 +96,15 @@ SHIPPED = (
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
 UNSET = {
-    "target_kl": 1.3e-5,
-    "popart": 0.4,
-    "priority": 0.6,
-    "atoms": 11,
-    "munchausen": 0.9,
-    "quantiles": 5,
-    "epsilon": 0.5,
-    "epsilon_alpha": 7.0,
-    "rescale": 1e-2,
-    "share_torso": True,
-    "dataset": "of the environment",
-    "skill": 1,
-}
+    "target_kl": 1.3e-5, "popart": 0.4, "priority": 0.6, "atoms": 11, "munchausen": 0.9,
+    "quantiles": 5, "epsilon": 0.5, "epsilon_alpha": 7.0, "rescale": 1e-2, "share_torso": True,
+    "dataset": "of the environment", "skill": 1,
+}  # fmt: skip
 """Values for options that are off by default; this KL ends some passes, by at least 1.1e-6."""
 POLICIES = (
-    "SingleLearnerCoarse",
-    "MultipleLearners",
-    "GPUOnly",
-    "SingleLearnerFine",
-    "Environments",
-    "Central",
-    str(PROGRAMS / "crossed.py"),
-)
+    "SingleLearnerCoarse", "MultipleLearners", "GPUOnly", "SingleLearnerFine", "Environments",
+    "Central", str(PROGRAMS / "crossed.py"),
+)  # fmt: skip
 WORKERS = (1, 2, 3)
 REFUSED = {("trpo", "Central")}
 """TRPO's learner decides on the workers' statistics, which Central does not send to its server."""
@@ -224,23 +157,16 @@ PPG and TRPO run as threads, in `tests/test_on_policy.py`, and DQN in `compiler/
 
 Below are SingleLearnerFine in chunks, and IMPALA with a lag and images.
 """
+SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
+SHORT_SEARCH = {
+    "num_steps": 4, "learning_starts": 32, "unroll": 2, "n_step": 2, "updates": 1, "simulations": 2,
+}  # fmt: skip
 IN_PROCESS = {
     ("mappo", "Environments", "graph:simple_tag_v3", 2): {"num_steps": 4, "update_epochs": 1},
     ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
-    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): {
-        "learnt_steps": 4,
-        "burn_in": 2,
-        "learning_starts": 32,
-    },
-    ("muzero", "MultipleLearners", "CartPole-v1", 2): {
-        "num_steps": 4,
-        "unroll": 2,
-        "n_step": 2,
-        "learning_starts": 32,
-        "updates": 1,
-        "simulations": 2,
-    },
+    ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): SHORT,
+    ("muzero", "MultipleLearners", "CartPole-v1", 2): SHORT_SEARCH,
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2): {},
     ("iql", "MultipleLearners", "Pendulum-v1", 2): {},
 }
@@ -417,17 +343,8 @@ def test_mindspores_own_cells(algorithm, policy, environment, workers, reference
     _check(dataclasses.replace(request, cells="mindspore"), references, tmp_path)
 
 
-MEMORIES = {
-    torso: {
-        "torso": torso,
-        "num_steps": 16,
-        "segment_steps": 4,
-        "update_epochs": 2,
-        "state_size": 12,
-        "hidden": (8,),
-    }
-    for torso in ("gru", "lstm")
-}
+LAYER = {"num_steps": 16, "segment_steps": 4, "update_epochs": 2, "state_size": 12, "hidden": (8,)}
+MEMORIES = {torso: LAYER | {"torso": torso} for torso in ("gru", "lstm")}
 """Episodes of CartPole's first policies end within a segment, and between two iterations."""
 
 
@@ -545,15 +462,10 @@ def test_goals_equal_reference(algorithm, policy, workers, references, tmp_path)
     _check(request, references, tmp_path)
 
 
+SEEN = {"hidden": (16,), "update_epochs": 2}
 IMAGES = {
-    torso: {
-        "torso": torso,
-        "hidden": (16,),
-        "num_envs": num_envs,
-        "num_steps": num_steps,
-        "update_epochs": 2,
-    }
-    for torso, num_envs, num_steps in (("cnn", 6, 4), ("impala", 4, 16))
+    "cnn": SEEN | {"torso": "cnn", "num_envs": 6, "num_steps": 4},
+    "impala": SEEN | {"torso": "impala", "num_envs": 4, "num_steps": 16},
 }
 
 

@@ -189,12 +189,11 @@ def test_costs_of_another_machine_are_measured_again(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_a_description_that_lacks_something(text, message, tmp_path, capsys):
+def test_a_description_that_lacks_something(text, message, tmp_path, refused):
     file = tmp_path / "device.yaml"
     file.write_text(text)
     where = ("--deployment", "sixteen_hosts_of_four_gpus", "--hardware", str(file))
-    assert cli.main(["plan", "ppo", "--env", "CartPole-v1", *where]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
+    error = refused("plan", "ppo", "--env", "CartPole-v1", *where).strip().splitlines()[-1]
     assert message in error
     assert str(file) in error
 

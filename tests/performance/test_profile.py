@@ -31,15 +31,10 @@ def _two_ranks():
     learn, take = _part("learner"), _part("learner", COMMUNICATION)
     idle, other_idle = _part("actor", WAITING), _part("learner", WAITING)
     actor = [
-        Span(0, 10, act),
-        Span(10, 10, send),
-        Span(10, 16, idle, ((1, 2),)),
-        Span(16, 17, send, ((1, 2),)),
-        Span(17, 27, act),
-        Span(27, 27, send),
-        Span(27, 33, idle, ((1, 5),)),
-        Span(33, 34, send, ((1, 5),)),
-    ]
+        Span(0, 10, act), Span(10, 10, send), Span(10, 16, idle, ((1, 2),)),
+        Span(16, 17, send, ((1, 2),)), Span(17, 27, act), Span(27, 27, send),
+        Span(27, 33, idle, ((1, 5),)), Span(33, 34, send, ((1, 5),)),
+    ]  # fmt: skip
     learner = [
         Span(0, 10, other_idle, ((0, 1),)),
         Span(10, 11, take, ((0, 1),)),
@@ -178,19 +173,18 @@ def test_parts_of_a_real_run_add_up(run_dir, capsys):
 
 
 @pytest.mark.multiprocess
-def test_a_profile_that_lacks_a_rank_is_told(run_dir, tmp_path, capsys):
+def test_a_profile_that_lacks_a_rank_is_told(run_dir, tmp_path, refused):
     (tmp_path / "plan.json").write_text((run_dir / "plan.json").read_text())
-    assert cli.main(["profile", str(tmp_path)]) == 2
-    assert "0000.npz cannot be read" in capsys.readouterr().err
-    assert cli.main(["profile", str(tmp_path / "none")]) == 2
-    assert "is not a run directory" in capsys.readouterr().err
+    assert "0000.npz cannot be read" in refused("profile", tmp_path)
+    assert "is not a run directory" in refused("profile", tmp_path / "none")
 
 
 def test_a_run_that_is_too_short_is_told_before_its_program_is_examined(
-    tmp_path, capsys, monkeypatch
+    tmp_path, refused, monkeypatch
 ):
     monkeypatch.setattr(infer, "infer", None)
     words = ["--profile", "--total-steps", "2048", "--run-dir", str(tmp_path / "run")]
-    assert cli.main(["train", "ppo", *words]) == 2
-    assert "expected a number from 1 on, and more than 12 iterations" in capsys.readouterr().err
+    assert "expected a number from 1 on, and more than 12 iterations" in refused(
+        "train", "ppo", *words
+    )
     assert not (tmp_path / "run").exists()

@@ -1,8 +1,7 @@
 """A2C without minibatches: helpers, dictionaries, configuration and module constants."""
 
-from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 SCALE = 0.5
 OPTIONS = {"lam": 0.9, "rounds": (1, 2)}
@@ -25,9 +24,7 @@ class Learn(BaseLearner):
         target = lambda_returns(
             reward * SCALE, value["next"], terminated, truncated, nn, OPTIONS["lam"]
         )
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.net, obs, action, target)
-        )
+        grads, means = msrl.gradient(self.loss, self.net, obs, action, target)
         msrl.update(self.apply, grads)
         loss, log_prob = means
         first = scalars(msrl, target, name="target")
@@ -35,30 +32,21 @@ class Learn(BaseLearner):
         return {"loss": loss, "log_prob": log_prob, **first, **second}
 
 
-class A2C(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class A2C(SmallTrainer):
+    Learn = Learn
 
     def move(self, msrl, obs):
         action = msrl.agent_act(obs)
-        return action, msrl.boundary("observation", msrl.env_step(msrl.boundary("action", action)))
+        return action, msrl.env_step(action)
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action, outcome = self.move(msrl, obs)
                 next_obs, final_obs, reward, terminated, truncated = outcome
-                msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, action, reward, terminated, truncated, final_obs)
-                    )
-                )
+                msrl.replay_insert(obs, action, reward, terminated, truncated, final_obs)
                 obs = next_obs
-            w = msrl.boundary("batch", msrl.replay_sample())
+            w = msrl.replay_sample()
             value = msrl.agent_learn(w)
             msrl.report(value)

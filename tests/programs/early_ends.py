@@ -10,9 +10,7 @@ class Learn(BaseLearner):
         taken, loss = 0.0, 0.0
         for epoch in msrl.epochs(3):
             for minibatch in msrl.minibatches(4, data):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
-                )
+                grads, means = msrl.gradient(self.loss, self.net, *minibatch)
                 loss, log_prob = means
                 taken += 1.0
                 if ops.abs(log_prob) > limit:
@@ -51,9 +49,7 @@ class Learn(BaseLearner):
         again = 0.0
         if taken < 6.5:
             for minibatch in msrl.minibatches(2, (obs, action, target)):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
-                )
+                grads, means = msrl.gradient(self.loss, self.net, *minibatch)
                 msrl.update(self.apply, grads)
                 again = means[0]
         return {"loss": loss, "taken": taken, "last": last, "turn": turn, "again": again}
@@ -63,14 +59,12 @@ class EarlyEnds(SmallTrainer):
     Learn = Learn
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
-                next_obs, _, reward, _, _ = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
-                msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))
+                next_obs, _, reward, _, _ = msrl.env_step(action)
+                msrl.replay_insert(obs, action, reward)
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

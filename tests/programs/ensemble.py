@@ -1,5 +1,6 @@
 """The loop as people write it: networks in lists, losses inside `learn`, lists that grow."""
 
+import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,17 +26,23 @@ class Learn(BaseLearner):
         self.more = {"model": MLP(size, (8,), size, 1.0, config.seed, 7)}
         nets = (*self.critics, self.more["model"])
         self.optimizers = tuple(nn.Adam(n.trainable_params(), 0.01) for n in nets)
+        self.target = copy.deepcopy(net)
         self.step = nn.SGD([p for n in nets for p in n.trainable_params()], 0.01)
 
     def squared(self, network, power, obs, target):
         value = network(obs).reshape(-1)
-        return ops.pow(ops.abs(value - target.reshape(-1)), power), value
+        weights = sum(ops.square(p).sum() for p in network.trainable_params())
+        return ops.pow(ops.abs(value - target.reshape(-1)), power) + 0.01 * weights, value
+
+    def follow(self, tau):
+        for new, old in zip(self.net.get_parameters(), self.target.get_parameters()):  # noqa: B905
+            ops.assign(old, (1.0 - tau) * old + tau * new)
 
     def learn(self, msrl, batch):
         config, metrics = self.config, {}
         model = self.more["model"]
         obs = batch.obs.reshape((-1, batch.obs.shape[-1]))
-        before = tuple(p.copy() for p in self.critics[0].trainable_params())
+        before = tuple(p.copy() for p in self.critics[0].get_parameters())
         if (mean := msrl.mean(batch.reward)) is not None:
             target = batch.reward - mean
         scale = 0.5
@@ -78,11 +85,14 @@ class Learn(BaseLearner):
         metrics["joint"] = joint
         grads, means = msrl.gradient(policy_loss, self.net)
         msrl.update(self.apply, grads)
+        msrl.update(self.follow, 0.1)
         metrics.update(dict(zip(("loss", "log_prob"), means, strict=True)))
         change = sum(
             ((p - b) ** 2).sum()
             for p, b in zip(self.critics[0].trainable_params(), before, strict=True)
         )
+        for p in self.target.get_parameters():
+            change += ops.abs(p).sum()
         return {**metrics, "first": losses[0], "mean": sum(losses) / len(losses), "change": change}
 
 

@@ -42,9 +42,7 @@ class Learn(BaseLearner):
             reward.shape
         )
         for i in range(3):
-            grads, means = msrl.boundary(
-                "gradient", msrl.gradient(self.loss, self.net, obs, action, goal)
-            )
+            grads, means = msrl.gradient(self.loss, self.net, obs, action, goal)
             msrl.update(self.apply, grads)
             if i == 1:
                 msrl.update(self.sync)
@@ -61,7 +59,7 @@ class Explore(Trainer):
         self.actor, self.learner = Act(net, count), Learn(net, target, config)
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for iteration in msrl.iterations():
             for step in msrl.steps():
                 epsilon = 1.0 / (step + 1.0) + 0.1 / (iteration + 1.0)
@@ -72,13 +70,9 @@ class Explore(Trainer):
                 first = msrl.agent_act(obs, epsilon)
                 second = msrl.agent_act(obs, 0.5)
                 action = ops.maximum(first, second)
-                next_obs, final_obs, reward, terminated, _ = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
+                next_obs, final_obs, reward, terminated, _ = msrl.env_step(action)
                 reward = reward * bonus
-                msrl.replay_insert(
-                    *msrl.boundary("transition", (obs, action, reward, terminated, final_obs))
-                )
+                msrl.replay_insert(obs, action, reward, terminated, final_obs)
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_sample
 from mindspore_rl.rl.networks import MLP
+from tests.programs import small_agents
 from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 WIDTH = 4
@@ -35,13 +35,7 @@ class Net(nn.Cell):
         return self.values(hidden), hidden
 
 
-class Act(Actor):
-    noise_size = 1
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
+class Act(small_agents.Act):
     def act(self, obs, *, state, noise):
         values, hidden = self.net.turn(obs, state)
         return categorical_sample(values, noise), hidden

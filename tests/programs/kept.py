@@ -11,9 +11,7 @@ class Learn(BaseLearner):
 
     def learn(self, msrl, batch, rows):
         shake = msrl.uniform(rows, 2)
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.shaken_loss, self.net, *batch, shake)
-        )
+        grads, means = msrl.gradient(self.shaken_loss, self.net, *batch, shake)
         msrl.update(self.apply, grads)
         return means[0]
 
@@ -22,25 +20,19 @@ class KeptTrainer(SmallTrainer):
     Learn = Learn
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             loss = 0.0
             for _ in range(3):
                 for _ in range(2):
                     action = msrl.agent_act(obs)
-                    next_obs, final_obs, reward, _, _ = msrl.boundary(
-                        "observation", msrl.env_step(msrl.boundary("action", action))
-                    )
+                    next_obs, final_obs, reward, _, _ = msrl.env_step(action)
                     weighed = reward + 0.01 * final_obs.sum(-1)
-                    msrl.replay_insert(
-                        *msrl.boundary("transition", (obs, action, weighed)), keep=80
-                    )
+                    msrl.replay_insert(obs, action, weighed, keep=80)
                     obs = next_obs
-                seen, taken, got = msrl.boundary("batch", msrl.replay_sample(16, steps=2))
+                seen, taken, got = msrl.replay_sample(16, steps=2)
                 batch = seen[:, 0], taken[:, 0], got[:, 0] + 0.9 * got[:, 1]
                 loss += msrl.agent_learn(batch, 16)
-            msrl.replay_insert(
-                *msrl.boundary("transition", (obs, action, ops.zeros_like(weighed))), keep=80
-            )
-            batch = msrl.boundary("batch", msrl.replay_sample(40))
+            msrl.replay_insert(obs, action, ops.zeros_like(weighed), keep=80)
+            batch = msrl.replay_sample(40)
             msrl.report({"loss": loss, "last": msrl.agent_learn(batch, 40)})

@@ -2,9 +2,8 @@
 
 from mindspore import ops
 
-from mindspore_rl.api import Trainer
 from mindspore_rl.rl.returns import lambda_returns
-from tests.programs.small_agents import Act, BaseLearner, Config, Net
+from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
@@ -27,9 +26,7 @@ class Learn(BaseLearner):
         rate = config.learning_rate + 0.0 * msrl.env_steps()
         for epoch in msrl.epochs(config.update_epochs):
             for minibatch in msrl.minibatches(config.num_minibatches, (obs, action, target)):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
-                )
+                grads, means = msrl.gradient(self.loss, self.net, *minibatch)
                 loss, log_prob = means
                 if epoch == 0:
                     early = loss
@@ -53,27 +50,16 @@ class Learn(BaseLearner):
         return {**losses, "skipped": skipped, "rate": rate, "last": step}
 
 
-class KLStop(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
+class KLStop(SmallTrainer):
+    Learn = Learn
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
-                msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, action, reward, terminated, truncated, final_obs)
-                    )
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
+                msrl.replay_insert(obs, action, reward, terminated, truncated, final_obs)
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

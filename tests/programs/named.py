@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from mindspore import ops
 
-from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_sample
+from tests.programs import small_agents
 from tests.programs.fields import WIDTH, Learn, Net
 from tests.programs.small_agents import SmallTrainer
 
@@ -37,13 +37,7 @@ class Step:
     state: tuple
 
 
-class Act(Actor):
-    noise_size = 1
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
+class Act(small_agents.Act):
     def act(self, obs, *, state, noise):
         values, hidden = self.net.turn(obs, state)
         memory = Memory((hidden,), 1.0 + 0.0 * noise[:, 0])

@@ -20,9 +20,7 @@ class Learn(BaseLearner):
 
     def learn(self, msrl, batch):
         obs, action, _, left, step, mask = batch
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.window_loss, self.net, obs, action, left, step, mask)
-        )
+        grads, means = msrl.gradient(self.window_loss, self.net, obs, action, left, step, mask)
         msrl.update(self.apply, grads)
         return means[0]
 
@@ -31,17 +29,15 @@ class Offline(SmallTrainer):
     Config, Learn = Config, Learn
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             loss = 0.0
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
-                obs, _, _, _, _ = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
+                obs, _, _, _, _ = msrl.env_step(action)
             for _ in range(2):
                 for _ in msrl.epochs(3):
-                    batch = msrl.boundary("batch", msrl.dataset_windows(self.config.dataset, 24, 5))
+                    batch = msrl.dataset_windows(self.config.dataset, 24, 5)
                     loss += msrl.agent_learn(batch)
             last = msrl.agent_learn(msrl.dataset_windows(self.config.dataset, 8, 9))
             msrl.report({"loss": loss, "last": last})

@@ -2,10 +2,10 @@
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
+from tests.programs import small_agents
 from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 WIDTH = 6
@@ -24,13 +24,7 @@ class Net(nn.Cell):
         return self.policy(hidden), self.critic(hidden).reshape(-1), hidden
 
 
-class Act(Actor):
-    noise_size = 1
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
+class Act(small_agents.Act):
     def act(self, obs, hidden, noise):
         logits, _, hidden = self.net.turn(obs, hidden)
         return categorical_sample(logits, noise), hidden
@@ -49,9 +43,7 @@ class Learn(BaseLearner):
         total = 0.0
         for epoch in msrl.epochs(self.config.update_epochs):
             for minibatch in msrl.minibatches(2, (obs, hidden, action, target)):
-                grads, means = msrl.boundary(
-                    "gradient", msrl.gradient(self.loss, self.net, *minibatch)
-                )
+                grads, means = msrl.gradient(self.loss, self.net, *minibatch)
                 total += means[0] * (epoch + 1)
                 msrl.update(self.apply, grads)
         return {"total": total}
@@ -68,15 +60,9 @@ class Recurrent(SmallTrainer):
             for _ in msrl.steps():
                 obs, hidden = state
                 action, new_hidden = msrl.agent_act(obs, hidden)
-                next_obs, _, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
-                msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, hidden, action, reward, terminated, truncated)
-                    )
-                )
+                next_obs, _, reward, terminated, truncated = msrl.env_step(action)
+                msrl.replay_insert(obs, hidden, action, reward, terminated, truncated)
                 over = ops.logical_or(terminated, truncated).astype("float32")
                 state = (next_obs, new_hidden * (1.0 - over).reshape((-1, 1)))
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -7,19 +7,13 @@ class SampledInALoop(TwoRollouts):
     def rollout(self, msrl, obs):
         for _ in msrl.steps():
             action = msrl.agent_act(obs)
-            next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                "observation", msrl.env_step(msrl.boundary("action", action))
-            )
-            msrl.replay_insert(
-                *msrl.boundary(
-                    "transition", (obs, action, reward, terminated, truncated, final_obs)
-                )
-            )
+            next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
+            msrl.replay_insert(obs, action, reward, terminated, truncated, final_obs)
             obs = next_obs
         return obs
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             total, weight = 0.0, 1.0 + 0.01 * msrl.env_steps()
             for half in range(2):

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.api import Learner
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
+from tests.programs import small_agents
+from tests.programs.small_agents import SmallTrainer
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,7 @@ class Net(nn.Cell):
         return self.baseline(state).squeeze(-1)
 
 
-class Act(Actor):
-    noise_size = 1
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
+class Act(small_agents.Act):
     def act(self, obs, noise):
         return categorical_sample(self.net.logits(obs), noise)
 
@@ -71,38 +67,27 @@ class Learn(Learner):
         returns = lambda_returns(income, 0.0 * income, terminated, truncated, self.config.gamma)
         advantage = reward + ops.expand_dims(returns - self.net.value(state), -1)
         advantage = msrl.boundary("advantage", advantage - msrl.mean(advantage))
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.policy_loss, self.net.policy, obs, action, advantage)
-        )
+        grads, means = msrl.gradient(self.policy_loss, self.net.policy, obs, action, advantage)
         msrl.update(self.apply_policy, grads)
-        grads, errors = msrl.boundary(
-            "gradient", msrl.gradient(self.baseline_loss, self.net.baseline, state, returns)
-        )
+        grads, errors = msrl.gradient(self.baseline_loss, self.net.baseline, state, returns)
         msrl.update(self.apply_baseline, grads)
         return {"loss": means[0], "error": errors[0]}
 
 
-class Teams(Trainer):
-    Config = Config
+class Teams(SmallTrainer):
+    Config, Net, Act, Learn = Config, Net, Act, Learn
     multi_agent = True
 
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net, config)
-
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act(obs)
                 action = (action + msrl.agent_index()) % 2
-                next_obs, _, reward, terminated, truncated = msrl.boundary(
-                    "observation", msrl.env_step(msrl.boundary("action", action))
-                )
+                next_obs, _, reward, terminated, truncated = msrl.env_step(action)
                 state, rewards = msrl.boundary("state", (msrl.joint(obs), msrl.joint(reward)))
                 values = (obs, state, action, reward, rewards, terminated, truncated)
-                msrl.replay_insert(*msrl.boundary("transition", values))
+                msrl.replay_insert(*values)
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             msrl.report(msrl.agent_learn(batch))

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from mindspore import nn, ops
 
-from mindspore_rl.api import Actor, Learner, Trainer
+from mindspore_rl.api import Learner
 from mindspore_rl.rl.action_distributions import categorical_log_prob, categorical_sample
 from mindspore_rl.rl.networks import MLP
 from mindspore_rl.rl.returns import lambda_returns
+from tests.programs import small_agents
+from tests.programs.small_agents import SmallTrainer
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,14 @@ class Net(nn.Cell):
         return self.policy(hidden), self.baseline(hidden).reshape(-1)
 
 
-class Act(Actor):
-    noise_size = 1
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
+class Act(small_agents.Act):
     def act(self, obs, noise):
         logits, value = self.net.both(obs)
         return categorical_sample(logits, noise), value
 
 
 class Learn(Learner):
-    def __init__(self, net):
+    def __init__(self, net, config):
         super().__init__()
         self.net = net
         self.optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
@@ -70,38 +66,24 @@ class Learn(Learner):
     def learn(self, msrl, obs, action, target, weight):
         biggest = msrl.max(ops.abs(target))
         target = target / (biggest + 1.0)
-        grads, means = msrl.boundary(
-            "gradient", msrl.gradient(self.loss, self.net, obs, action, target, weight)
-        )
+        grads, means = msrl.gradient(self.loss, self.net, obs, action, target, weight)
         msrl.update(self.step, grads)
         return {"loss": means[0], "biggest": biggest}
 
 
-class TwoPhase(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), Learn(net)
+class TwoPhase(SmallTrainer):
+    Config, Net, Act, Learn = Config, Net, Act, Learn
 
     def train(self, msrl):
-        obs = msrl.boundary("observation", msrl.env_reset())
+        obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action, value = msrl.agent_act(obs)
-                outcome = msrl.env_step(msrl.boundary("action", action))
-                next_obs, final_obs, reward, terminated, truncated = msrl.boundary(
-                    "observation", outcome
-                )
+                next_obs, final_obs, reward, terminated, truncated = msrl.env_step(action)
                 reward = reward * self.config.reward_scale + 0.01 * value
-                msrl.replay_insert(
-                    *msrl.boundary(
-                        "transition", (obs, action, value, reward, terminated, truncated, final_obs)
-                    )
-                )
+                msrl.replay_insert(obs, action, value, reward, terminated, truncated, final_obs)
                 obs = next_obs
-            batch = msrl.boundary("batch", msrl.replay_sample())
+            batch = msrl.replay_sample()
             seen, action, value, reward, terminated, truncated, last = batch
             target = lambda_returns(reward, 0.0 * value, terminated, truncated, self.config.gamma)
             ones = ops.ones_like(target)

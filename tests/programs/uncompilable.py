@@ -10,7 +10,7 @@ from tests.programs.small_agents import Act
 class LooksUpParameters(Act):
     def act(self, obs, noise):
         if obs.shape[0] > 6:
-            for _ in self.net.get_parameters():
+            for _ in self.net.parameters_and_names():
                 obs = obs + 0.0
         return super().act(obs, noise)
 

@@ -1,9 +1,6 @@
 """The gather as an operator of compiled cells, and its kernel for a GPU."""
 
 import ctypes
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from tests.codegen.units import both, graph_mode
+from tests.commands import python
 
 COLUMNS = (
     Column("obs", (4,), "float32"),
@@ -152,11 +150,7 @@ def test_what_the_kernel_does_is_the_gather(spec, window, tmp_path):
     operator = toolchain.library(SOURCE, {**macros, "KERNEL": '"kernel.ptx"'}, INCLUDES, FLAGS)
     blank = [np.full_like(array, 1) for array in expected]
     np.savez(tmp_path / "in.npz", ids, first, *blank)
-    subprocess.run(
-        [sys.executable, "-c", CALL, tmp_path, operator],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        check=True,
-    )
+    python("-c", CALL, tmp_path, operator, env={"LD_LIBRARY_PATH": str(tmp_path)}, check=True)
     with np.load(tmp_path / "out.npz") as file:
         for got, wanted in zip(file.values(), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)

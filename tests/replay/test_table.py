@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +19,7 @@ from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
+from tests.commands import python
 from tests.replay.tables import COLUMNS, filled, records
 
 
@@ -76,7 +75,7 @@ assert 1 < threads < 500, threads
 
 
 def test_no_more_threads_than_memory_allows():
-    subprocess.run([sys.executable, "-c", FEW_THREADS], check=True, timeout=60)
+    python("-c", FEW_THREADS, check=True, timeout=60)
 
 
 def test_a_file_is_opened_with_what_is_in_it(tmp_path):
@@ -206,9 +205,7 @@ from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 Table.create(TableSpec((Column("x", (1 << 20,), "float32"),), 9), Path(sys.argv[1]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", job, tmp_path / "table"], capture_output=True, text=True, check=False
-    )
+    done = python("-c", job, tmp_path / "table")
     assert "of 38 MB does not fit ([Errno 27] File too large); lower its capacity" in done.stderr
     assert not list(tmp_path.iterdir())
 

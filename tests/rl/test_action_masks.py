@@ -28,7 +28,6 @@ SMALL = {
 
 
 def make(algorithm, env="probe:choice", **options):
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm(algorithm))
     given = {"num_envs": 4, "num_steps": 8, **SMALL.get(algorithm, {}), **options}
     return cls(cls.Config(env=env, **given), spec(env))
@@ -126,7 +125,6 @@ def test_targets_are_of_valid_actions(algorithm, options):
 
 
 def test_entropy_and_gradients_stay_finite():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     obs = Tensor(np.array([[5, 0, 1, 0], [5, 1, 1, 0]], np.float32))
     logits = Tensor(np.array([[9, 2, 3], [1, 1, 9]], np.float32))
 

@@ -105,7 +105,6 @@ def _softmax(x):
 @pytest.mark.parametrize("atoms", [0, 5])
 def test_the_target_of_dqn_in_a_plain_loop(atoms, munchausen):
     """Windows of two steps, the first of which ends some of them."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm("dqn"))
     options = {"atoms": atoms, "lowest": -2.0, "highest": 2.0, "munchausen": munchausen}
     config = cls.Config(n_step=2, temperature=0.5, hidden=(8,), duelling=True, **options)

@@ -1,6 +1,5 @@
 """Natural gradients, against dense matrices in double precision."""
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
@@ -9,7 +8,6 @@ from mindspore_rl.rl.networks import MLP
 
 
 def test_a_tangent_is_the_change_of_the_outputs(run):
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     rng = np.random.default_rng(1)
     mlp = MLP(3, (5, 4), 2, 1.0, 1, 1)
     params = [p.asnumpy().astype(float) for p in mlp.trainable_params()]
@@ -56,7 +54,6 @@ def test_metrics_are_the_means_of_squared_scores(run):
 
 def test_conjugate_gradients_solve_a_system():
     """In as many steps as it has unknowns; scaled to a divergence of 0.01."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     rng = np.random.default_rng(3)
     root = rng.standard_normal((4, 4))
     a, b = root @ root.T + np.eye(4), rng.standard_normal(4)
@@ -69,7 +66,6 @@ def test_conjugate_gradients_solve_a_system():
 
 def test_conjugate_gradients_keep_their_directions_apart():
     """Eigenvalues from 0.1 to 1,000: in float32, plain conjugate gradients are far off."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     rng = np.random.default_rng(4)
     q = np.linalg.qr(rng.standard_normal((16, 16)))[0]
     a, b = (q * np.logspace(-1, 3, 16)) @ q.T, rng.standard_normal(16)

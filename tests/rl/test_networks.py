@@ -121,7 +121,6 @@ def numbers(cell):
 
 def test_natures_network_is_that_of_the_paper():
     """For 84 x 84 x 4 and 512 units after it, it has 1,686,180 parameters with 4 actions."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     net = network("cnn", images(84, 84), (512,), 4, 1.0, seed=3, name_index=1)
     assert numbers(net) == 1_686_180
     obs = np.random.default_rng(0).integers(0, 256, (2, 4, 84, 84), np.uint8)
@@ -130,7 +129,6 @@ def test_natures_network_is_that_of_the_paper():
 
 def test_impalas_network_is_that_of_the_paper():
     """Fifteen convolutions of 3 x 3 in three stages, then 11 x 11 x 32 numbers into 256."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     net = network("impala", images(84, 84), (256,), 4, 1.0, seed=3, name_index=1)
     convolutions = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.Conv2d)]
     assert [c.out_channels for c in convolutions] == [16] * 5 + [32] * 10
@@ -142,7 +140,6 @@ def test_impalas_network_is_that_of_the_paper():
 @pytest.mark.parametrize(("torso", "size"), [("cnn", 36), ("impala", 11)])
 def test_bytes_are_scaled_and_images_know_their_rows(torso, size):
     """The result is that of a loop over images, with the bytes divided by 255."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     net = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
     again = network(torso, images(size, size), (8,), 2, 1.0, seed=3, name_index=1)
     obs = np.random.default_rng(0).integers(0, 256, (3, 4, size, size), np.uint8)
@@ -247,7 +244,6 @@ def test_a_run_from_before_shared_torsos_has_two(name):
 @pytest.mark.parametrize(("torso", "env"), [("mlp", "CartPole-v1"), ("impala", "probe:pixels")])
 @pytest.mark.parametrize("hidden", [(), (8, 6)])
 def test_a_shared_torso_ends_in_its_last_hidden_layer(torso, env, hidden):
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     spec = by_name.spec(env)
     shared, policy, critic = actor_critic(torso, spec, hidden, 3, seed=1, share=True)
     whole = network(torso, spec, hidden, 3, 0.01, seed=1, name_index=4)

@@ -3,7 +3,6 @@
 import sys
 from types import SimpleNamespace
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -25,7 +24,6 @@ def mean(*values, keep):
 
 @pytest.fixture
 def samples():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     noise = np.random.default_rng(0).standard_normal((64, 8, 5))
     return (np.array([0.0, 1e3, -1e4, 1e6, 7e5]) + noise * [1, 1, 1, 1, 0]).astype(np.float32)
 
@@ -77,7 +75,6 @@ def test_ppo_normalises_features_and_advantages_far_from_zero(samples):
 
 def test_discounted_sums_that_scale_rewards_go_on_over_rollouts():
     """With four steps per rollout, their variance was only a fraction of this."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     cls = programs.trainer_class(registry.find_algorithm("ppo"))
     sizes = {"num_envs": 3, "num_steps": 4, "num_minibatches": 1, "update_epochs": 1}
     trainer = cls(cls.Config(normalise_reward=True, **sizes), spec("CartPole-v1"))

@@ -54,7 +54,6 @@ def test_adam_with_a_rate_for_each_step_and_a_target_that_follows(mode):
 
 
 def test_a_target_is_copied_after_every_third_update():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     online, target = ([Parameter(Tensor([x]), name=n)] for x, n in ((1.0, "online"), (5.0, "goal")))
     updates, found = Parameter(Tensor(0, ms.int32), name="updates"), []
     for value in range(7):

@@ -92,7 +92,6 @@ def test_a_latent_is_drawn_by_the_sums_of_its_probabilities(run):
 
 
 def test_a_drawn_latent_has_the_gradient_of_its_probabilities():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     log_probs, weight = np.log(np.float32([[[0.2, 0.8]]])), Tensor(np.float32([[2.0, 3.0]]))
     noise = Tensor(np.float32([[0.5]]))
     grad = ms.grad(lambda given: (latent_sample(given, noise) * weight).sum())(Tensor(log_probs))
@@ -101,7 +100,6 @@ def test_a_drawn_latent_has_the_gradient_of_its_probabilities():
 
 def test_divergences_are_balanced_and_free_at_first():
     """KL((3/4, 1/4) || (1/2, 1/2)) of two groups; q moves by 0.1 of its gradient, p by 0.5."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     posterior = Tensor(np.log(np.float32([[[0.75, 0.25]] * 2])))
     prior = Tensor(np.log(np.float32([[[0.5, 0.5]] * 2])))
     divergence = 2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
@@ -137,7 +135,6 @@ def test_imagined_returns_are_those_of_a_loop(run):
 
 
 def small_model():
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     return StateSpaceModel(3, 2, 5, 2, 4, (6,), 1)
 
 

@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 
+from tests.commands import python
 from tests.runtime.fake_worker import HIDE
 from tests.runtime.test_coordinator import FAKE, make_plan, run_dir  # noqa: F401
 
@@ -122,14 +123,7 @@ def test_an_environment_without_variables_ends_as_others_do(run_dir):  # noqa: F
 
 
 def below(run_dir):  # noqa: F811
-    return subprocess.run(
-        [sys.executable, str(FAKE), str(run_dir), "60", "below"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
-        timeout=60,
-        check=False,
-    )
+    return python(FAKE, run_dir, "60", "below", timeout=60)
 
 
 INTERRUPTED_IMPORT = """
@@ -156,6 +150,5 @@ except KeyboardInterrupt:
 
 def test_an_interruption_waits_for_the_import_of_mindspore():
     """MindSpore crashes at the end of a process that has imported a part of it."""
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", INTERRUPTED_IMPORT)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr

@@ -3,8 +3,6 @@
 import io
 import json
 import pickle
-import subprocess
-import sys
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +15,8 @@ from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime import checkpoint, replay_segments, resuming
 from mindspore_rl.runtime.replay_segments import Replay, Segment
+from tests.commands import python
 
-ROOT = Path(__file__).parents[2]
 META = {"num_envs": 4, "steps_per_iteration": 64}
 ARRAYS = {"parameters/w": np.arange(6, dtype=np.float32), "episodes/length": np.arange(4)}
 
@@ -273,9 +271,7 @@ before = most()
 checkpoint.look(saved_replay(folder, 2, 6000))
 print(most() - before)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    done = python("-c", code, check=True)
     assert int(done.stdout) < 16 * 1024
 
 
@@ -396,9 +392,7 @@ except StorageError as error:
 def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path):
     path = saved(tmp_path)
     before = path.read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = python("-c", FULL, tmp_path, check=True)
     assert "checkpoint-00000002.npz cannot be written (File too large)" in done.stdout
     assert done.stderr == ""
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

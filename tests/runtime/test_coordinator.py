@@ -460,6 +460,7 @@ def test_environment_of_workers(monkeypatch, tmp_path):
     found = launch.worker_environment(tmp_path, "127.0.0.1", 5, "CPU")
     assert found["MSRL_COORDINATOR"] == "127.0.0.1:5"
     assert (found["GLOG_v"], found["MS_DEV_HOST_BLOCKING_RUN"]) == ("1", "1")
+    assert int(found["MS_CPU_COMM_OP_TIMEOUT"]) > 24 * 3600  # a replica may compile for long
     assert found["PYTHONPATH"] == f"{FAKE.parents[2]}:/elsewhere"
     assert "MSRL_SCHEDULER" not in found
     assert found["PYTHONHASHSEED"] == "0"  # sets of strings have one order in all ranks

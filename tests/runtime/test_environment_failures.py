@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,6 +110,18 @@ def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
     assert re.match(r"msrl: rank 1 \(\w+\[1\]\), iteration 0, cell iteration of \w+: ", err)
     assert "step 5: reward is 1e+30, expected" in err
     assert f"it was environment {victim}; the last action was" in err
+
+
+@pytest.mark.parametrize("cause", [None, ValueError("theirs")])
+def test_a_traceback_is_shown_where_the_environments_code_raised(cause):
+    """A reward that is nan was told after twenty lines of ours."""
+    told = {}
+    link = SimpleNamespace(send=lambda _, **fields: told.update(fields))
+    try:
+        raise EnvironmentFailure("the reward is nan") from cause
+    except EnvironmentFailure as error:
+        worker._report(link, 0, error)
+    assert ("ValueError: theirs" in told["traceback"]) == bool(told["traceback"]) == bool(cause)
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,8 @@ def test_an_act_greedily_of_other_arguments_is_refused(tmp_path, counts):
     ("flags", "message"),
     [(["--seed", "-1"], "--seed: -1, expected"), (["--episodes", "0"], "--episodes: 0, expected")],
 )
-def test_numbers_are_looked_at(tmp_path, capsys, flags, message):
-    assert cli.main(["eval", str(tmp_path), *flags]) == 2
-    assert message in capsys.readouterr().err
+def test_numbers_are_looked_at(tmp_path, refused, flags, message):
+    assert message in refused("eval", tmp_path, *flags)
 
 
 def test_a_run_of_other_networks_is_refused(tmp_path):

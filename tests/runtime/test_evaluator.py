@@ -136,16 +136,9 @@ def test_a_job_goes_on_without_it(run_dir, monkeypatch, capfd):  # noqa: F811
 @pytest.mark.timeout(900)
 def test_a_run_is_evaluated_while_it_trains(tmp_path):
     trained = train(
-        "a2c",
-        env="probe:constant",
-        total_steps=2048,
-        eval_every=1024,
-        eval_episodes=1,
-        backend="inproc",
-        stop_return=float("nan"),
-        run_dir=tmp_path / "run",
-        quiet=True,
-    )
+        "a2c", env="probe:constant", total_steps=2048, eval_every=1024, eval_episodes=1,
+        backend="inproc", stop_return=float("nan"), run_dir=tmp_path / "run", quiet=True,
+    )  # fmt: skip
     found = sorted(trained.evaluations, key=lambda line: line["env_steps"])
     assert len(found) > 1 and found[-1]["env_steps"] == trained.env_steps
     assert chosen(trained.path / "checkpoints", "best").exists()

@@ -1,7 +1,6 @@
 import io
 import json
 import re
-import subprocess
 import sys
 import time
 
@@ -15,6 +14,7 @@ from mindspore_rl.runtime.coordinator import metrics as metrics_module
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.metrics_file import read_lines
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
+from tests.commands import python
 
 
 class Clock:
@@ -217,7 +217,6 @@ def test_a_full_disk_is_told_and_not_waited_for(tmp_path):
 import resource, sys
 from pathlib import Path
 from mindspore_rl.errors import StorageError
-from mindspore_rl.errors import StorageError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 metrics = Metrics(Path(sys.argv[1]), 1000, progress=False, clock=iter(range(10**6)).__next__)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -228,13 +227,7 @@ for ended in (lambda: [metrics.log(i, i, {"loss": 0.0}, []) for i in range(10**4
         print(error)
 metrics.close()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    done = python("-c", code, tmp_path, check=True, timeout=30)
     told = done.stdout.splitlines()
     assert len(told) == 2
     assert all("metrics.jsonl cannot be written (File too large)" in line for line in told)
@@ -390,4 +383,4 @@ def test_logging_is_cheap(tmp_path):
 def test_no_mindspore_is_imported():
     module = "mindspore_rl.runtime.coordinator.metrics"
     code = f"import sys, {module}; sys.exit('mindspore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -52,13 +52,9 @@ class Job:
         )
         self.plan = Plan(**PLAN | {"fragments": fragments, "timeout_s": TIMEOUT_S} | fields)
         options = JobOptions(
-            False,
-            100,
-            stop_return,
-            checkpoint_every_s=CHECKPOINT_S,
-            start_timeout_s=START_TIMEOUT_S,
-            eval_every=eval_every,
-        )
+            False, 100, stop_return, checkpoint_every_s=CHECKPOINT_S,
+            start_timeout_s=START_TIMEOUT_S, eval_every=eval_every,
+        )  # fmt: skip
         self.now = 100.0
         self.monitor = Monitor(self.plan, options, self.now, here)
         self.stamps = {rank: Stamp(-1, 0, self.now) for rank in range(self.plan.num_ranks)}
@@ -123,16 +119,11 @@ def error(rank, text, mistake=False, symptom=False, iteration=3, echo=False):
     return Heard(
         rank,
         {
-            "kind": "error",
-            "iteration": iteration,
-            "stage": "cell learn",
-            "message": text,
-            "traceback": "Traceback: somewhere",
-            "mistake": mistake,
-            "symptom": symptom,
+            "kind": "error", "iteration": iteration, "stage": "cell learn", "message": text,
+            "traceback": "Traceback: somewhere", "mistake": mistake, "symptom": symptom,
             "echo": echo,
         },
-    )
+    )  # fmt: skip
 
 
 def test_a_line_is_logged_when_all_ranks_have_reported_it():
@@ -484,8 +475,9 @@ def test_a_stopped_rank_is_at_fault_wherever_it_stands(victim):
 
 def test_all_that_wait_for_each_other_are_told_and_nobody_blamed():
     at = (3, place("obs")), (3, place("action")), (3, place("action"))
-    head, *waiting = stall(Job(), *at)
+    head, last, *waiting = stall(Job(), *at, ages=(6.0, 6.0, 3.5))
     assert head.startswith("every rank waits for another: no progress for 6.1 s, since ")
+    assert last.startswith("  rank 2 (actor[1]) (iteration 3, edge action) came last, at ")
     assert [line.partition(" waits for ")[0] for line in waiting] == [
         "  rank 0 (learner[0]) (iteration 3, edge obs)",
         "  rank 1 (actor[0]) (iteration 3, edge action)",
@@ -506,7 +498,7 @@ def test_replicas_in_a_collective_wait_for_each_other():
     fragments = (FragmentPlan("loop", "", 0, ((0, 4), (4, 8)), (), ("learn",), ("learn",), True),)
     job = Job(fragments=fragments, messages=())
     cell = Stages(job.plan).cell("loop", "learn")
-    head, first, _ = stall(job, (3, cell), (3, cell))
+    head, _, first, _ = stall(job, (3, cell), (3, cell))
     assert head.startswith("every rank waits for another")
     assert first.endswith(
         "(iteration 3, cell learn of loop) waits for rank 1 (loop[1]) (iteration 3, cell learn of "

@@ -1,15 +1,13 @@
 """Reports to Weights & Biases, without a network and without an account."""
 
-import os
 import struct
-import subprocess
 import sys
 
 import pytest
 
-from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.runtime.coordinator.metrics import Metrics
+from tests.commands import msrl
 
 TRAIN = ["train", "a2c", "--total-steps", "640", "--stop-return", "nan", "--quiet"]
 HEADER, BLOCK, LAST = 7, 32768, (1, 4)
@@ -42,9 +40,8 @@ def records(file):
 
 @pytest.mark.slow
 def test_an_offline_run_has_the_metrics_and_the_configuration(tmp_path):
-    run, environment = tmp_path / "run", {**os.environ, "WANDB_MODE": "offline"}
-    command = [sys.executable, "-m", "mindspore_rl.cli", *TRAIN, "--wandb", "--run-dir", str(run)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    run, offline = tmp_path / "run", {"WANDB_MODE": "offline"}
+    done = msrl(*TRAIN, "--wandb", "--run-dir", run, env=offline, check=True)
     assert "wandb" not in done.stderr
     (file,) = run.glob("wandb/offline-run-*/run-*.wandb")
     lines, config = records(file)
@@ -64,8 +61,9 @@ def test_who_is_not_logged_in_is_told_what_to_do(tmp_path, monkeypatch):
         Metrics(tmp_path / "run", 100, progress=False, wandb="mine")
 
 
-def test_a_missing_package_is_told_before_anything_is_begun(tmp_path, monkeypatch, capsys):
+def test_a_missing_package_is_told_before_anything_is_begun(tmp_path, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert cli.main([*TRAIN, "--wandb", "mine", "--run-dir", str(tmp_path / "run")]) == 2
-    assert "--wandb needs wandb, which is not installed" in capsys.readouterr().err
+    assert "--wandb needs wandb, which is not installed" in refused(
+        *TRAIN, "--wandb", "mine", "--run-dir", tmp_path / "run"
+    )
     assert not (tmp_path / "run").exists()

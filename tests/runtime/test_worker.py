@@ -2,7 +2,6 @@
 
 import dataclasses
 import socket
-import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +14,7 @@ from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
+from tests.commands import python
 from tests.compiler.inproc import PROGRAMS, request
 
 STATELESS = """
@@ -153,5 +153,5 @@ import sys
 sys.modules["mindspore"] = None  # an import of it fails
 import mindspore_rl.runtime.rank.worker
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
 
 ROWS = Table()
+PANEL, SQUARE = 64, 4
+"""Columns of a panel; rows and columns that are transposed at once."""
 PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "product")
 
 
@@ -118,23 +120,31 @@ def _turned(call: Call) -> None:
     """
     x, y, (rows, width) = call.args[0].pointer, call.out.pointer, call.out.shape
     turns, columns = call.node.attrs.get("turned", True), call.node.attrs.get("columns", width)
-    if columns < width:
-        apart = rows if turns else columns
-        call.line(f"pack<{columns}, {rows}, {apart}, {str(turns).lower()}, {width}>({x}, {y});")
+    if turns and call.parts > 1:
+        step, last = columns // call.parts, call.parts - 1
+        given = f"{x} + part * {step * rows}, {rows}, {y} + part * {step}, {width}"
+        call.in_parts(
+            f"transpose<{step}, {rows}>({given});",
+            f"if (part == {last}) fill<{columns}, {rows}, {width}>({y});",
+        )
         return
-    step = width // call.parts
+    apart, step = rows if turns else columns, rows // call.parts
     if call.parts > 1:
-        x, y = f"{x} + part * {step * rows}", f"{y} + part * {step}"
-    call.in_parts(f"transpose<{step}, {rows}>({x}, {rows}, {y}, {width});")
+        x, y = f"{x} + part * {step * apart}", f"{y} + part * {step * width}"
+    call.in_parts(f"pack<{columns}, {step}, {apart}, {str(turns).lower()}, {width}>({x}, {y});")
 
 
 @ROWS.row("panels")
 def _panels(call: Call) -> None:
     """Emits the copy of a matrix, perhaps transposed, into panels of its columns."""
     x, y, (k, n) = call.args[0].pointer, call.out.pointer, call.out.shape
-    turns = call.node.attrs["turned"]
-    step = n // call.parts
+    turns, tall, apart = call.node.attrs["turned"], k, n
+    if turns:
+        n, apart = n // call.parts, k
+        step, place = n * k, f"{n * k}"
+    else:
+        k //= call.parts
+        step, place = k * n, f"{k} * COLUMNS"
     if call.parts > 1:
-        x, y = f"{x} + part * {step * (k if turns else 1)}", f"{y} + part * {step * k}"
-    values = f"{step}, {k}, {str(turns).lower()}, {k if turns else n}"
-    call.in_parts(f"panels<{values}>({x}, {y});")
+        x, y = f"{x} + part * {step}", f"{y} + part * {place}"
+    call.in_parts(f"panels<{n}, {k}, {str(turns).lower()}, {apart}, {tall}>({x}, {y});")

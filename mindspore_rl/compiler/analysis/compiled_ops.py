@@ -240,7 +240,7 @@ def _not_compiled(op: Op, message: str) -> str:
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
     itself = "not callable" in text and re.search(r"\bself\(", inside)
-    listed = re.search(r"Cell\.(get_parameters|trainable_params)'", text)
+    listed = re.search(r"\.(\w*param\w*)\(", inside)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")

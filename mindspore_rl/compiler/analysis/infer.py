@@ -20,6 +20,7 @@ from mindspore_rl.compiler.analysis.branch_types import check_branches
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
+from mindspore_rl.compiler.analysis.own_rows import take_own_rows
 from mindspore_rl.compiler.analysis.row_trials import RowTrials, environment_rows
 from mindspore_rl.compiler.analysis.trainer import smaller_trainer
 from mindspore_rl.compiler.analysis.watchful_probe import WatchfulProbe
@@ -76,7 +77,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
             keep(name, pickle.dumps(found))
     else:
         _check_same(program, found.programs, num_envs)
-    return replace(
+    inferred = replace(
         program,
         values={name: _scaled(value, num_envs) for name, value in found.values.items()},
         row_dependent=found.row_dependent,
@@ -84,6 +85,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
         teams=tuple(team.num_agents for team in trainer.spec.teams),
         agents_mixed=found.agents_mixed,
     )
+    return take_own_rows(inferred, num_envs)
 
 
 def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:

@@ -16,7 +16,7 @@ from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS, Handlers
 from mindspore_rl.datasets.windows import blank_transitions, blank_windows
 from mindspore_rl.environments.tensor_env import LocalEnvironment
-from mindspore_rl.errors import MsrlError, ProgramError, text_of
+from mindspore_rl.errors import MsrlError, ProgramError, first_line
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl import operators, random
@@ -34,6 +34,7 @@ from mindspore_rl.rl.operators import (
 from mindspore_rl.rl.records import is_record, values_of
 
 PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
+LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
 
@@ -41,6 +42,11 @@ def _is_of_pair(message: str, line: str) -> bool:
     """Returns whether an error may come from a `max(axis)` that was taken for an array."""
     taken = re.search(r"\.(max|min)\([^)]", line) and "TypeError" in message
     return bool(taken) or "Tuple<Tensor, Tensor>" in message
+
+
+def _is_lacking(message: str) -> bool:
+    """Returns whether an error says that a device has no such operator."""
+    return bool(re.search(r"(?i)unsupported op |not supported on", message))
 
 
 class Probe:
@@ -109,12 +115,13 @@ class Probe:
         except Exception as error:
             shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
             inside = innermost(error, self.users_file)
-            text = next(iter(text_of(error).strip().splitlines()), "")
+            text = first_line(error)
             raise ProgramError(
                 f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"
                 + (f"\n  raised at {inside.strip()}" if inside else "")
                 + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
+                + (f"\n  {LACKING}" if _is_lacking(text) else "")
             ) from error
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):

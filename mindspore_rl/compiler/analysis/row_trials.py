@@ -16,7 +16,7 @@ from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.row_lattice import Sharding
 from mindspore_rl.compiler.frontend.records import flattened
 from mindspore_rl.compiler.ir.ir import Expr, Op
-from mindspore_rl.errors import text_of
+from mindspore_rl.errors import first_line
 from mindspore_rl.plan.value import Value
 from mindspore_rl.purity.calls import RANDOM
 from mindspore_rl.rl.operators import leaves, settle, to_array
@@ -267,10 +267,9 @@ class RowTrials:
         try:
             part = self._results(op, share)
         except Exception as error:  # noqa: BLE001  (returned as evidence)
-            text = next(iter(text_of(error).strip().splitlines()), "")
             return (
                 f"it fails on {len(chosen)} of {rows.count} {rows.noun} alone: "
-                f"{type(error).__name__}: {text}"
+                f"{type(error).__name__}: {first_line(error)}"
             )
         for index, (a, b) in enumerate(zip(full, part, strict=True)):
             name = op.targets[index] if index < len(op.targets) else op.targets[-1]

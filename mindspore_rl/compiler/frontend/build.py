@@ -42,6 +42,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.frontend.sequences import unroll_ranges
+from mindspore_rl.compiler.frontend.shapes import sizes_in_place
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Program, walk
@@ -230,6 +231,7 @@ class _Builder(ExpressionReader):
         for part in ast.walk(tree):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
+        sizes_in_place(tree, frame)
         count_turns(tree, self.loops.is_inside)
         as_assignments(tree, frame)
         note_captures(tree)

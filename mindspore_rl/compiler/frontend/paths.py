@@ -109,11 +109,11 @@ def _parts(value: Any, path: Expr) -> Iterator[tuple[Any, Expr]]:
     if isinstance(value, CONTAINERS):
         yield from ((part, _entry(path, place)) for place, part in enumerate(value))
         return
-    from mindspore_rl.purity.reached import of_every_cell  # noqa: PLC0415
+    from mindspore_rl.rl.parameters import OF_EVERY_CELL  # noqa: PLC0415
 
     fields: dict[str, Any] = {}
-    if is_cell(value):
-        own = {k: v for k, v in vars(value).items() if k not in of_every_cell()}
+    if is_cell(value) and not inspect.ismethod(value):
+        own = {k: v for k, v in vars(value).items() if k not in OF_EVERY_CELL}
         fields = {**value._cells, **value._params, **own}
         if hasattr(value, "__getitem__"):  # a CellList or a CellDict
             keys = {str(key): key for key in _keys(value)}

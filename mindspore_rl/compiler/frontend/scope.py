@@ -25,6 +25,8 @@ SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `i
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 BUILTINS = frozenset(dir(builtins))
+LISTS = ("get_parameters", "trainable_params")
+"""Methods of cells that give known Parameters, see `rl.parameters.list_parameters`."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +357,7 @@ def constant(struct: Struct) -> Any:
 
 
 def _is_pure(function: Any) -> bool:
-    if getattr(function, "__name__", "") == "trainable_params" and is_cell(function):
+    if getattr(function, "__name__", "") in LISTS and is_cell(function):
         return True
     try:
         return function in PURE

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.grown import Grown
 from mindspore_rl.compiler.frontend.records import Listed, is_sequence
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
@@ -275,10 +276,24 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
             calls = (node for node in nodes if isinstance(node, ast.Call))
-            if (changes and not any(_draws(frame.msrl_call(call)) for call in calls)) or any(
-                _needs(node, index, made, frame) for node in nodes
-            ):
+            in_place = (
+                changes
+                and not any(_draws(frame.msrl_call(call)) for call in calls)
+                and not any(_keeps_marks(inner, made, frame) for inner in nodes)
+            )
+            if in_place or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
+
+
+def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
+    """Returns whether a node is a loop with marks, and so with none around it that is unrolled."""
+    if not isinstance(node, ast.For) or is_unrolled(node):
+        return False
+    index = node.target.id if isinstance(node.target, ast.Name) else ""
+    nodes = [part for statement in node.body for part in ast.walk(statement)]
+    calls = {frame.msrl_call(part) for part in nodes if isinstance(part, ast.Call)}
+    marked = not calls.isdisjoint(UNROLLED)
+    return marked and not any(_needs(part, index, made, frame) for part in nodes)
 
 
 def _draws(name: str | None) -> bool:

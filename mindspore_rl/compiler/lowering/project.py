@@ -112,9 +112,9 @@ class _Projector:
                 self.conditions -= 1
                 if body or orelse:
                     yield replace(item, body=body, orelse=orelse)
-            yield from self._after(item)
+            yield from self._after(item, loops)
 
-    def _after(self, item: Item) -> Iterator[Item]:
+    def _after(self, item: Item, loops: tuple[Loop, ...]) -> Iterator[Item]:
         for message in self.outgoing:
             if message.after == item.name:
                 names = message.variables
@@ -125,6 +125,7 @@ class _Projector:
         for message in self.incoming:
             if message.after == item.name and not message.stacked:
                 yield self._receive(message, item)
+                yield from self._record_sums(message, loops)
 
     def _receive(self, message: Message, item: Item) -> Op:
         targets = tuple(v for v in message.variables if v != PARAMETERS)
@@ -212,6 +213,21 @@ class _Projector:
                         (buffer, *reads),
                         op.where,
                     )
+                yield from self._record_sums(message, loops)
+
+    def _record_sums(self, message: Message, loops: tuple[Loop, ...]) -> Iterator[Op]:
+        """Records what a message brings as a sum, of which its senders have only shares."""
+        if message.mark not in self.record:
+            return
+        summed = [
+            op
+            for op, _ in walk(self.partition.program.body)
+            if op.kind == "boundary"
+            and (message.source, op.name) in self.partition.partial
+            and op.targets[0] in message.variables
+        ]
+        for position, op in enumerate(summed):
+            yield from self._record(op, f"{op.attr['site']}/{position}", loops)
 
     def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
         nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}

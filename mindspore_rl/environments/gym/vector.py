@@ -12,7 +12,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
-from mindspore_rl.environments.gym.threads import Trial, declared
+from mindspore_rl.environments.gym.threads import declared
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
     RAISED,
@@ -26,6 +26,7 @@ from mindspore_rl.environments.sync_vector import (
     shape_of,
 )
 from mindspore_rl.errors import EnvironmentFailure, described
+from mindspore_rl.platform.trial import Trial
 
 
 def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
@@ -201,7 +202,7 @@ class GymVector(LoopVector):
                 cuts.append(cut)
                 infos.append(info)
             if self._trial is not None:
-                self._trial.end(threads)
+                self._trial.end()
         except RAISED as error:
             raise self._failure(len(obs_rows), f"step {raised(error)}") from error
         final_obs = self._batch(obs_rows)
@@ -385,7 +386,8 @@ def _of_user(name: str, maker: Callable[[], Any]) -> Any:
         raise EnvironmentFailure(text) from error
     if library.library_of(type(env)) is None:
         raise EnvironmentFailure(
-            f"{name} gave {env!r}, expected an environment: a gym.Env or a gymnasium.Env"
+            f"{name} gave {env!r}, expected an environment: a gym.Env or a gymnasium.Env (one of "
+            "PettingZoo's parallel ones is named by its class or by a function parallel_env)"
         )
     missing = [key for key in ("observation_space", "action_space") if not hasattr(env, key)]
     if missing:

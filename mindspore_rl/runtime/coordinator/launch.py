@@ -119,6 +119,9 @@ def worker_environment(
     """
     environment = {
         "GLOG_v": "3",
+        # Seconds that a replica waits in MindSpore's collectives on the CPU. The default of 30 ends
+        # a job where another still compiles on a busy core; `timeout_s` ends a real stall.
+        "MS_CPU_COMM_OP_TIMEOUT": "1000000",
         # Without one Hydra writes /tmp/hydra_hwloc_xmlfile_*, and leaves it behind when killed.
         "HWLOC_XMLFILE": "",
         **os.environ,

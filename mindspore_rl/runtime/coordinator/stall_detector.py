@@ -106,7 +106,9 @@ class Watchdog:
         elif working:
             rank, text = working[0], _since(stall, working[0])
         elif all(waits[one] <= waits.keys() for one in stall.late):
+            last = min(stall.ages, key=stall.ages.__getitem__)
             text = f"every rank waits for another: {_since(stall, oldest)}"
+            text += f"\n  {self._last(stall, last)}"
         else:
             rank, text = oldest, _since(stall, oldest)
         return rank, "\n".join([text, *self._waiting(stall, waits, rank)])
@@ -138,6 +140,14 @@ class Watchdog:
             lines.append(f"  and {len(ranks) - NAMED_RANKS} more ranks wait")
         return lines
 
+    def _last(self, stall: Stall, rank: int) -> str:
+        """Names the rank that may hold up the others, which came last where it is."""
+        place = self._place(rank, stall.stamps[rank])
+        return (
+            f"{place} came last, at {_clock(stall.ages[rank])}: on a busy core it may still be at "
+            "work there"
+        )
+
     def _place(self, rank: int, stamp: Stamp) -> str:
         where = f"iteration {stamp.iteration}, " if stamp.iteration >= 0 else ""
         return f"{self.plan.rank_name(rank)} ({where}{self.stages.words[stamp.stage]})"
@@ -145,11 +155,15 @@ class Watchdog:
 
 def _since(stall: Stall, rank: int) -> str:
     age, (name, deadline_s) = stall.ages[rank], stall.deadline
-    since = time.strftime("%H:%M:%S", time.localtime(time.time() - age))
     return (
-        f"no progress for {age:.1f} s, since {since} ({name}: {deadline_s:g}; if it is only slow, "
-        "raise that)"
+        f"no progress for {age:.1f} s, since {_clock(age)} ({name}: {deadline_s:g}; "
+        "if it is only slow, raise that)"
     )
+
+
+def _clock(age: float) -> str:
+    """Returns the time of day some seconds ago."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - age))
 
 
 def _halted(process: Stopped, stall: Stall) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
 from mindspore_rl.communication.group import Group
-from mindspore_rl.rl.operators import drawn_rows, flatten
+from mindspore_rl.rl.operators import drawn_rows, each, flatten, reshape
 from mindspore_rl.rl.random import Agents, stream
 from mindspore_rl.rl.random_graph import permutations, schedule, uniform
 
@@ -85,6 +85,9 @@ def _given(value: Tensor, name: str) -> Parameter:
     return Parameter(value, name=name, requires_grad=False)
 
 
+_slice = ops.Slice()
+
+
 class AllReduce(nn.Cell):
     """Sum, maximum or minimum over the replicas of a fragment, in one flat bucket.
 
@@ -107,21 +110,17 @@ class AllReduce(nn.Cell):
         self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
         self.collective = group(reduction)
         self.shapes = shapes
-        self.bounds = tuple(accumulate(map(math.prod, shapes), initial=0))
-        self.message_bytes = 4 * self.bounds[-1]  # float32
+        bounds = [(bound,) for bound in accumulate(map(math.prod, shapes), initial=0)]
+        self.begins = tuple(bounds[:-1])
+        self.sizes = tuple((math.prod(shape),) for shape in shapes)
+        self.message_bytes = 4 * bounds[-1][0]  # float32
 
     def reduce(self, *leaves: Tensor) -> tuple:
         """Reduces the values over all replicas."""
         ops.assign_add(self.calls, 1)
         flat = self.collective(flatten(leaves))
-        return tuple(
-            [
-                ops.narrow(flat, 0, self.bounds[i], self.bounds[i + 1] - self.bounds[i]).reshape(
-                    self.shapes[i]
-                )
-                for i in range(len(self.shapes))
-            ]
-        )
+        parts = each(_slice, (flat,) * len(self.shapes), self.begins, self.sizes)
+        return each(reshape, parts, self.shapes)
 
 
 def env_index(env_indices: range, name: str) -> Parameter:

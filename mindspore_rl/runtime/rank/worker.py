@@ -94,6 +94,8 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
     if isinstance(error, InterruptedError):
         return  # another rank has failed, or the coordinator is gone
     failure = isinstance(error, (EnvironmentFailure, StorageError))
+    theirs = error.__cause__ is not None  # their code raised, and its frames say where
+    is_all_said = isinstance(error, StorageError) or (failure and not theirs)
     with contextlib.suppress(OSError):
         link.send(
             "error",
@@ -101,7 +103,7 @@ def _report(link: Link, number: int, error: BaseException, rank: Rank | None = N
             iteration=rank.iteration if rank else -1,
             stage=rank.stage if rank else "starting",
             message=shortened(str(error) if isinstance(error, MsrlError) else _described(error)),
-            traceback="" if isinstance(error, StorageError) else shortened(traceback.format_exc()),
+            traceback="" if is_all_said else shortened(traceback.format_exc()),
             mistake=isinstance(error, MsrlError) and not failure,
             symptom=isinstance(error, NumericsError),
             echo=is_mpi_error(error),
