@@ -36,6 +36,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds these pages, and files of the project that pages link to."""
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=_linked(source)))
+    style = (ROOT / ".ci" / "site.css").read_text(encoding="utf-8")
+    files.append(File.generated(config, "site.css", content=style))
     modules = "\n\n".join(f"::: {module}" for module in MODULES)
     files.append(File.generated(config, "api.md", content=f"# API\n\n{modules}\n"))
     pages = [*ELSEWHERE.values(), *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
