@@ -175,13 +175,8 @@ TEAMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        name if name == "own networks" else pytest.param(name, marks=pytest.mark.slow)
-        for name in TEAMS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", TEAMS)
 def test_the_agents_of_an_environment_are_exported_together(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     algorithm, config, env = TEAMS[case]

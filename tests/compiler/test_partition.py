@@ -60,7 +60,11 @@ WRONG = {
         "would make their",
     ),
     "out of nothing": (
-        {"learn": "h = ops.zeros((self.config.num_envs,))\ntarget = reward + h"},
+        {
+            "learn": "for _ in range(2):\n"
+            "    h = ops.zeros((self.config.num_envs,))\n"
+            "    target = reward + h"
+        },
         "zeros_like",
     ),
     "random out of nothing": (
