@@ -104,12 +104,13 @@ def clip_by_global_norm(grads: tuple, max_norm: float) -> tuple:
     """Scales gradients by one factor to a global norm of at most max_norm (Pascanu et al. 2013).
 
     Args:
-        grads: tuple of float32 Tensors of any shapes.
+        grads: tuple or list of float32 Tensors of any shapes.
         max_norm: largest norm allowed, > 0.
 
     Returns:
         (clipped, norm): the scaled tuple, and the 0-d float32 norm before scaling.
     """
+    grads = tuple(grads)  # perhaps a list
     norm = ops.sqrt(ops.addn(each(_half_square_sum, grads)) * 2.0)
     scale = ops.reciprocal(ops.maximum(norm * (1.0 / max_norm), 1.0))  # exactly 1 below max_norm
     return each(_multiply, grads, (scale,) * len(grads)), norm
