@@ -6,7 +6,7 @@ replica makes all of it. The numbers of its environments then pick its rows.
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, Program, walk
+from mindspore_rl.compiler.ir.ir import Expr, Op, Program, walk, with_ops
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform.names import unused
 
@@ -53,23 +53,10 @@ def take_own_rows(program: Program, num_envs: int) -> Program:
             Op(f"rows:{op.name}", "glue", (target,), (call,), (whole, numbers), op.where),
         )
     left = tuple(name for name in program.unsplittable if name not in found)
-    body = _with_parts(program.body, parts)
+    body = with_ops(program.body, parts)
     return replace(program, body=body, imports=imports, values=values, unsplittable=left)
 
 
 def _is_rows(value: Value) -> bool:
     """Returns whether a value is an array with one row for each environment."""
     return not value.parts and value.axis is not None and value.per_env == 1
-
-
-def _with_parts(items: tuple[Item, ...], parts: dict[str, tuple[Op, ...]]) -> tuple[Item, ...]:
-    result: list[Item] = []
-    for item in items:
-        if isinstance(item, Loop):
-            result.append(replace(item, body=_with_parts(item.body, parts)))
-        elif isinstance(item, Branch):
-            body, orelse = _with_parts(item.body, parts), _with_parts(item.orelse, parts)
-            result.append(replace(item, body=body, orelse=orelse))
-        else:
-            result += parts.get(item.name, (item,))
-    return tuple(result)

@@ -265,8 +265,10 @@ def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tupl
             yield from walk(item.orelse, loops)
 
 
-def with_ops(items: tuple[Item, ...], changed: dict[str, Op]) -> tuple[Item, ...]:
-    """Returns the items of a body with the operations named in `changed` replaced."""
+def with_ops(
+    items: tuple[Item, ...], changed: Mapping[str, Op | tuple[Op, ...]]
+) -> tuple[Item, ...]:
+    """Returns the items of a body with operations replaced, each by one or several."""
     result: list[Item] = []
     for item in items:
         if isinstance(item, Loop):
@@ -275,7 +277,8 @@ def with_ops(items: tuple[Item, ...], changed: dict[str, Op]) -> tuple[Item, ...
             body, orelse = with_ops(item.body, changed), with_ops(item.orelse, changed)
             result.append(replace(item, body=body, orelse=orelse))
         else:
-            result.append(changed.get(item.name, item))
+            found = changed.get(item.name, item)
+            result += found if isinstance(found, tuple) else (found,)
     return tuple(result)
 
 
