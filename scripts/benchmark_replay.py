@@ -121,19 +121,9 @@ def rows(batches: list[int]) -> list[Row]:
             written=True,
             **records,
         ),
-        Row(
-            "others",
-            f"equal numbers, batch {batch}",
-            (*read, "--kind", "constant"),
-            both,
-            **records,
-        ),
-        Row(
-            "others",
-            f"100 to 1000 steps, batch {batch}",
-            (*read, "--kind", "lengths"),
-            both,
-            **records,
+        *(
+            Row("others", f"{work}, batch {batch}", (*read, "--kind", kind), both, **records)
+            for work, kind in (("equal numbers", "constant"), ("100 to 1000 steps", "lengths"))
         ),
         Row("others", f"cold file, batch {batch}", read, {"cpprb": 1.0}, cold=True, **records),
         Row("insert", "one trajectory at a time", ("insert",), insert, "records/s"),
@@ -239,18 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    groups = [
-        "one",
-        "two",
-        "four",
-        "ranks",
-        "hosts",
-        "insert",
-        "update",
-        "checkpoint",
-        "select",
-        "others",
-    ]
+    groups = [*dict.fromkeys(row.name for row in rows([64])), "select"]
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each turn (default: 3)")

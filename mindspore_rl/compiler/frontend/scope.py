@@ -25,7 +25,7 @@ SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `i
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 BUILTINS = frozenset(dir(builtins))
-LISTS = ("get_parameters", "trainable_params")
+LISTING_METHODS = ("get_parameters", "trainable_params")
 """Methods of cells that give known Parameters, see `rl.parameters.list_parameters`."""
 
 
@@ -357,7 +357,7 @@ def constant(struct: Struct) -> Any:
 
 
 def _is_pure(function: Any) -> bool:
-    if getattr(function, "__name__", "") in LISTS and is_cell(function):
+    if getattr(function, "__name__", "") in LISTING_METHODS and is_cell(function):
         return True
     try:
         return function in PURE
