@@ -15,6 +15,7 @@ import numpy as np
 
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.bindings import functions, in_parts
+from mindspore_rl.replay.given import check_exponent
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, admit, check_batch, samples_held, until
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.spec import TableSpec
@@ -349,6 +350,7 @@ def importance_weights(probabilities: np.ndarray, records: int, exponent: float)
 
     Returns: `[B] float32`, at most 1.
     """
+    check_exponent(exponent)
     weights = (records * probabilities) ** -exponent
     return (weights / weights.max()).astype(np.float32)
 
