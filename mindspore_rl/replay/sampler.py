@@ -106,4 +106,4 @@ class Sampler:
         at_once = buffers if buffers.window == self.table.spec.length else None
         drawn = sample(self.table, key, count, self.mode, self.wait, copy, at_once)
         self.step += 1
-        return SampledBatch(**vars(drawn), columns=out, first=starts)
+        return SampledBatch(drawn.ids, drawn.probabilities, drawn.lengths, out, starts)

@@ -1,6 +1,5 @@
 """Tables for programs of other libraries: the public names, and arrays that are not NumPy's."""
 
-import ctypes
 import dataclasses
 import os
 import re
@@ -238,11 +237,12 @@ def test_records_overwritten_since_their_draw_are_replaced(mode, weighted, at_on
                 return -1
             used = one_call(*args)
             writer.insert([0] * 4, records(next(new), 1))
-            ids = np.ctypeslib.as_array((ctypes.c_int64 * 6).from_address(args[-6]))
-            whole = np.ctypeslib.as_array((ctypes.c_bool * 6).from_address(args[-2]))
+            found = args[-1]
+            ids = np.frombuffer(found, np.int64, 6)
+            whole = np.frombuffer(found, np.bool_, 6, 28 * 6)
             assert whole.all()
             whole[:] = ids % 8 // 4 == 1
-            args[-1]._obj.value = (~whole).sum()
+            found[-1] = (~whole).sum()
             return used
 
         monkeypatch.setattr(Table, "copy", late)

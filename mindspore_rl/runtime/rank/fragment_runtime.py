@@ -143,6 +143,7 @@ class FragmentRuntime(ShareRuntime):
         """Serves what `arrivals` yielded."""
         assert self._server is not None
         self._server.fire(sender)
+        self.state.save_ahead()
         self.rank.stamp(Stage.PYTHON)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
@@ -251,7 +252,7 @@ class FragmentRuntime(ShareRuntime):
             self._records = {}
         if not rank.served:
             rank.env_steps = rank.iteration * rank.plan.steps_per_iteration
-            self.state.save_ahead()
+        self.state.save_ahead()
         self._report_iteration()
 
     def _count_steps(self, steps: int, metrics: Callable[[], dict[str, float]]) -> None:
