@@ -252,6 +252,15 @@ static void add_parts(const T *x, T *y) {
     y[i] = s;
   }
 }
+// Adds the sums of parts in pairs, those of pairs, and so on to two halves. The thread that computed
+// the later one adds it, as it is in its core's cache. `done` has a counter for each sum of two.
+template <int PARTS, class F> static void meet(int64_t part, int *done, F add) {
+  for (int64_t span = 1; 4 * span <= PARTS; span *= 2) {
+    const int64_t first = part / (2 * span) * (2 * span);
+    if (__atomic_fetch_add(done + (PARTS + first) / (2 * span), 1, __ATOMIC_ACQ_REL) == 0) return;
+    add(first + span, first);
+  }
+}
 template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
 static void fold(const S *x, T *y, T start, F f) {
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)

@@ -274,13 +274,15 @@ class _Body:
         results, inner = [*rows, *sums], set(self.segment.nodes)
         nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
         count = self.segment.batch // self.segment.size
+        parts = min(count, MAX_PARTS)
         node = Value("Tiles", f"tiles of {self.segment.size}", [arg for arg, _ in self._given])
         node.attrs = {
             "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
             "count": count,
-            "at once": min(count, MAX_PARTS),
+            "at once": parts,
+            "meet": parts in (4, 8) and bool(sums),
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }

@@ -190,8 +190,12 @@ def test_rows_that_meet_are_two_batches(all_tiled):
     assert "static void tile_1" in all_tiled[0]
 
 
-@pytest.mark.parametrize("case", ["plain", "image"])
-def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, all_tiled):
+@pytest.mark.parametrize(
+    ("case", "rows"), [("plain", 8), ("plain", 12), ("plain", 24), ("image", 8)]
+)
+def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, rows, all_tiled, monkeypatch):
+    """Twelve tiles in eight parts, eight and four that are each a part: sums are added in pairs."""
+    monkeypatch.setattr(tiling, "MAX_ROWS", rows)
     cell, inputs = CASES[case][0](), CASES[case][1]
     start = {p.name: p.asnumpy().copy() for p in cell.get_parameters()}
     outcomes = []
@@ -203,6 +207,7 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, all_tiled):
     for outcome in outcomes[1:]:
         for one, other in zip(outcomes[0], outcome, strict=True):
             np.testing.assert_array_equal(one, other)
+    assert ("meet<" in all_tiled[0]) == (case == "plain")
 
 
 def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, monkeypatch):
