@@ -69,6 +69,7 @@ QUICK = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bandit_is_solved(tmp_path, cells):
     train(tmp_path / "run", "ppo", "--cells", cells, "--env", "probe:bandit", *QUICK)
     assert score(tmp_path / "run", 40) == 1.0
