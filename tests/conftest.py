@@ -1,5 +1,6 @@
 """Fixtures of all tests: MindSpore's settings, a check for leaks, and a summary by tier."""
 
+import fcntl
 import gc
 import os
 import signal
@@ -62,13 +63,23 @@ def cells(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of five iterations of A2C in this process; tests copy it to change it."""
+    """A run of five iterations of A2C in one process; tests copy it to change it.
+
+    The first of the processes that run tests makes it, the others wait for it.
+    """
     from mindspore_rl.cli import main as cli  # noqa: PLC0415  (only these tests need it)
 
-    run = tmp_path_factory.mktemp("small") / "run"
-    words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
-    words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
-    assert cli.main([*words, "--run-dir", str(run)]) == 0
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    run, made = folder / "small" / "run", folder / "small_run_is_made"
+    with (folder / "small_run_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            words = ["train", "a2c", "--policy", "GPUOnly", "--seed", "1", "--backend", "inproc"]
+            words += ["--total-steps", "640", "--stop-return", "nan", "--quiet"]
+            assert cli.main([*words, "--run-dir", str(run)]) == 0
+            made.touch()
     return run
 
 

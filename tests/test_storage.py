@@ -7,6 +7,7 @@ import fcntl
 import io
 import itertools
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,12 +19,13 @@ import numpy as np
 import pytest
 
 import mindspore_rl
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.jobs.run_directory import earlier_job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
 from mindspore_rl.platform import cache, toolchain, user_modules
 from mindspore_rl.runtime import best_checkpoint, checkpoint
 from mindspore_rl.runtime.coordinator.launch import pin_cores
+from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 from tests.commands import msrl
 
@@ -359,6 +361,19 @@ class Power:
     def close(self) -> None:
         for descriptor in self._held:
             os.close(descriptor)
+
+
+def test_what_a_run_that_is_done_lacks_is_told(small_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    newest, about, _ = checkpoint.load_newest(run / checkpoint.FOLDER)
+    check_whole(run, about["iteration"], str(newest))
+    with pytest.raises(JobFailure, match="all 7 iterations were done, but .*metrics.jsonl"):
+        check_whole(run, 7, str(newest))
+    for path in (newest, run / METRICS_FILE, run / PLAN_FILE, run / JOB_FILE):
+        path.unlink()
+        with pytest.raises(JobFailure, match=f"{path.name} is not as it should be: "):
+            check_whole(run, about["iteration"], str(newest))
 
 
 def test_what_a_power_failure_leaves_of_a_run_can_be_gone_on_from(tmp_path, monkeypatch):

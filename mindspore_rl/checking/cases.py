@@ -138,7 +138,7 @@ class Held:
         mistakes = [one for one in wrong if not plain.is_rounding(one, moved[one])]
         first = (mistakes or wrong)[0]
         text = f"{lines.told(first, self.lines)}: {first.wrong}; in the plain loop a "
-        text += f"millionth in the parameters moves it by {moved[first]:.1e}"
+        text += f"millionth in parameters and gradients moves it by {moved[first].far:.1e}"
         return replace(row, outcome=DIFFERENT if mistakes else ROUNDING, far=first.far, text=text)
 
     def _request(self, case: Case) -> Any:

@@ -252,6 +252,15 @@ static void add_parts(const T *x, T *y) {
     y[i] = s;
   }
 }
+// Adds the sums of parts in pairs, those of pairs, and so on to two halves. The thread that computed
+// the later one adds it, as it is in its core's cache. `done` has a counter for each sum of two.
+template <int PARTS, class F> static void meet(int64_t part, int *done, F add) {
+  for (int64_t span = 1; 4 * span <= PARTS; span *= 2) {
+    const int64_t first = part / (2 * span) * (2 * span);
+    if (__atomic_fetch_add(done + (PARTS + first) / (2 * span), 1, __ATOMIC_ACQ_REL) == 0) return;
+    add(first + span, first);
+  }
+}
 template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
 static void fold(const S *x, T *y, T start, F f) {
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)
@@ -673,11 +682,22 @@ static void running_most(const T *x, T *y, I *index) {
 }
 // Sorts each row, stably and with NaN last.
 template <bool DESCENDING, class T> static inline bool before(T a, T b) {
-  return (DESCENDING ? a > b : a < b) || (a == a && b != b);
+  return (DESCENDING ? a > b : a < b) | ((a == a) & (b != b));
 }
 template <int64_t ROWS, int64_t N, bool DESCENDING, class T, class I>
 static void sort_rows(const T *x, T *y, I *index) {
   for (int64_t r = 0; r < ROWS; r++, x += N, y += N, index += N) {
+    if constexpr (N <= 256) {  // vectors count what comes before an element faster than a sort does
+      for (int32_t i = 0; i < N; i++) {
+        const T one = x[i];
+        int32_t place = 0;
+        for (int32_t j = 0; j < i; j++) place += !before<DESCENDING>(one, x[j]);
+        for (int32_t j = i + 1; j < N; j++) place += before<DESCENDING>(x[j], one);
+        y[place] = one;
+        index[place] = (I)i;
+      }
+      continue;
+    }
     for (int64_t i = 0; i < N; i++) index[i] = (I)i;
     std::stable_sort(index, index + N,
                      [&](I a, I b) { return before<DESCENDING>(x[a], x[b]); });

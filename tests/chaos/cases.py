@@ -213,21 +213,22 @@ KILLED = Case(
     code=1,
     said=("actor", *SIGNAL_9),
 )
+NAN = Case(
+    *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=4")),
+    code=2,
+    said=("iteration 0", "nan", LAST_GOOD),
+    reached=0,
+)
 ENDS = (
     *in_both(
         KILLED,
         also(KILLED, "replicas", "--workers", "2", *REPLICAS, said=("actor+learner", *SIGNAL_9)),
-        Case("ends", "killed msrl", COARSE, signal.SIGKILL, code=-signal.SIGKILL, quick=True),
+        Case("ends", "killed msrl", COARSE, signal.SIGKILL, code=-signal.SIGKILL),
         INTERRUPTED,
         also(INTERRUPTED, "one process", *ONE_PROCESS),
         replace(INTERRUPTED, name="SIGTERM", strike=signal.SIGTERM, quick=False),
-        Case(
-            *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=4")),
-            code=2,
-            said=("iteration 0", "nan", LAST_GOOD),
-            reached=0,
-            quick=True,
-        ),
+        NAN,
+        also(NAN, "one process", *ONE_PROCESS, quick=True),
     ),
     replace(INTERRUPTED, name="SIGHUP", words=ENDLESS, strike=signal.SIGHUP, quick=False),
     Case(
@@ -285,8 +286,8 @@ LONGER = ("--total-steps", "300000")
 TWO = (
     GONE,
     *(
-        also(GONE, f"one process, {name}", *ONE_PROCESS, *LONGER, strike=remove(name), quick=quick)
-        for name, quick in (("plan.json", True), ("metrics.jsonl", False), (".", False))
+        also(GONE, f"one process, {name}", *ONE_PROCESS, *LONGER, strike=remove(name))
+        for name in ("plan.json", "metrics.jsonl", ".")
     ),
 )
 

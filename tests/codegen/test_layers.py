@@ -14,6 +14,7 @@ from mindspore_rl.mindir.graph import read
 from mindspore_rl.rl import random, recurrent
 from mindspore_rl.rl.operators import drawn_rows
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+from tests.tiers import quick
 
 
 class GRU(nn.Cell):
@@ -286,7 +287,7 @@ class Sequences(nn.Cell):
         return self.derivative(True, *inputs), self.derivative(False, *inputs)
 
 
-@pytest.mark.parametrize(("layer", "burn_in"), [(recurrent.GRU, 0), (recurrent.LSTM, 1)])
+@pytest.mark.parametrize(("layer", "burn_in"), quick([(recurrent.GRU, 0), (recurrent.LSTM, 1)], 1))
 def test_a_loop_over_time_equals_one_step_after_the_other(layer, burn_in):
     chance = np.random.default_rng(1)
     cell = Sequences(layer(3, 4, 1, 1), burn_in)

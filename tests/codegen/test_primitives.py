@@ -9,6 +9,8 @@ from units import node, number, run, tensor
 
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.mindir.graph import Type
+from mindspore_rl.platform import toolchain
+from tests.tiers import quick
 
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.3, -0.7, 2.5, -3.5, 30.0, -90.0, 1e-8, 1e30],
@@ -312,10 +314,8 @@ def _cases(a, b, i, j, word, shift, truth):
     return inputs, cases
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
-def test_elementwise_rows_agree_with_numpy(level, levels):
-    if level > levels:
-        pytest.skip("this processor has no such vectors")
+@pytest.mark.parametrize("level", quick(range(toolchain.level() + 1), toolchain.level()))
+def test_elementwise_rows_agree_with_numpy(level):
     with np.errstate(all="ignore"):
         inputs, cases = _cases(A, B, I0, I1, WORDS, SHIFTS, TRUTH)
     assert {made.op for made, _ in cases} == set(ELEMENTWISE)

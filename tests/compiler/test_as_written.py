@@ -27,7 +27,7 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+@pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
 def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_path):
     """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`.
 

@@ -212,7 +212,8 @@ def across(folder, by, policy, workers, num_envs, count=12):
     return dataclasses.replace(job, policy=policy, num_iterations=5)
 
 
-@pytest.mark.parametrize("program", quick(["uniform", "distinct", "dqn"], 0))
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["uniform", "distinct", "dqn"])
 def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, shuffled):
     """The lanes fill at different rates, and a draw is from the lanes of all."""
     if program == "dqn":

@@ -7,9 +7,11 @@ import pytest
 from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.errors import PolicyError
 from tests.compiler.programs import analyse_with
+from tests.tiers import quick
 
 HELPERS = """
 import numpy as np
+from tests.tiers import quick
 
 def few(x, most):
     return bool((x > 0.0).astype("float32").sum() < most)
@@ -182,7 +184,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("case", LOSSES)
+@pytest.mark.parametrize("case", quick(LOSSES, 2))
 def test_a_loss_that_mixes_rows(case, tmp_path):
     loss = f"""    def loss(self, obs, action, target):
         a, b = super().loss(obs, action, target)

@@ -15,6 +15,7 @@ from mindspore_rl.policy import (
     Schedule,
 )
 from tests.compiler.programs import analyse_with
+from tests.tiers import quick
 
 RULES = (
     FragmentRule("e", ("environment",), WORKERS, "env"),
@@ -108,7 +109,7 @@ def test_fields_of_another_kind(given, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["SingleLearnerCoarse", "SingleLearnerFine", "Central"])
+@pytest.mark.parametrize("name", quick(["SingleLearnerCoarse", "SingleLearnerFine", "Central"], 1))
 def test_cuts_the_wrong_way_round(name, tmp_path):
     right = registry.load_policy(registry.find_policy(name))
     assert right.schedule == Schedule()

@@ -16,6 +16,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Cut
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, program_with
+from tests.tiers import quick
 
 GIVES = {
     "env_reset": "observation",
@@ -118,7 +119,7 @@ BARE[2:2] = [
 ]
 
 
-@pytest.mark.parametrize("policy", ["SingleLearnerFine", "Central"])
+@pytest.mark.parametrize("policy", quick(["SingleLearnerFine", "Central"], 1))
 def test_messages_are_those_of_the_program_that_sets_the_marks(policy, tmp_path):
     bare, marked = (analyse_with(tmp_path, policy, remove=text) for text in (BARE, ()))
     said = [[replace(m, variables=(), uses=()) for m in cut.messages] for cut in (bare, marked)]

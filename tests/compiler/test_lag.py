@@ -64,7 +64,7 @@ def test_equals_a_reference_with_the_same_lag(algorithm, policy, workers, lag, c
             ("a2c", "Central", 2, A2C),
             ("a2c", "GPUOnly", 1, {**A2C, **IN_GRAPH}),
         ],
-        *(0, 1),
+        0,
     ),
 )
 def test_a_free_run_has_the_same_lag(algorithm, policy, workers, config, tmp_path):

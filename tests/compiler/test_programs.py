@@ -45,14 +45,18 @@ CASES = [(name, policy, "CartPole-v1") for name in NAMES for policy in EVERYWHER
 QUICK = [
     (name, policy, "CartPole-v1")
     for name, policy in zip(NAMES, itertools.cycle(EVERYWHERE), strict=False)
-    if name not in ("two_phase", "a2c")  # run on ranks by test_theorem.py
+    if name in ("two_rollouts", "early_ends")
 ]
 QUICK += [
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),
 ]
-"""Each program under one policy; `across` has a test of its own, `kept` is in test_arrival.py."""
+"""Programs of their own kind, each under one policy; `across` has a test of its own.
+
+A2C and what explores are in test_theorem.py, `recurrent` is in test_chunks.py, `kept` (slow) in
+test_arrival.py.
+"""
 CASES += [
     ("kept", SCATTERED, "CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
@@ -297,6 +301,10 @@ SHIFTED = """
             return -value + msrl.mean(obs)
 
     def learn(self, msrl, batch):"""
+MEANS = """
+a, b = msrl.mean(reward, obs, keep=1)
+target = target - a + msrl.mean(b)
+"""
 CHANGES = {
     "turns left out, and ranges with a start and a step": ("MultipleLearners", {"learn": TURNS}),
     "returns under conditions of the run": (
@@ -304,16 +312,15 @@ CHANGES = {
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),
     "loops and comprehensions over known lengths": ("MultipleLearners", {"learn": SEQUENCES}),
-    "numbers as keys, as a table, and of no turns": ("Central", {"learn": NUMBERS}),
-    "breaks in both branches, and in a while": ("MultipleLearners", {"learn": EARLY}),
-    "means of each environment beside those of all": (
+    "breaks in both branches, and in a while; means of each environment": (
         "MultipleLearners",
-        {"learn": "a, b = msrl.mean(reward, obs, keep=1)\ntarget = reward - a + msrl.mean(b)"},
+        {"learn": EARLY + MEANS},
     ),
-    "two updates one after the other under a condition": (
+    "numbers as keys, as a table, and of no turns; two updates under a condition": (
         "Central",
         {
-            "learn": """
+            "learn": NUMBERS
+            + """
 if msrl.env_steps() > 0:
     grads, _ = msrl.boundary("gradient", msrl.gradient(self.loss, self.net, obs, action, target))
     msrl.update(self.apply, grads)
@@ -451,7 +458,7 @@ ODD += "self.made = Algorithm.made = getattr(Algorithm, 'made', 0) + 1\n        
         ("net.more = frozen(2 + self.made)", r"net\.more is \[\d+\] float32, and \[\d+\]"),
         ("setattr(net, f'more_{self.made}', frozen(2))", r"more_\d+ in the place of"),
         ("net.more = frozen(2, self.made)", "has other initial values"),
-        ("net.more = nn.Dense(2, 2)", ""),
+        pytest.param("net.more = nn.Dense(2, 2)", "", marks=pytest.mark.slow),
     ],
     ids=["shape", "name", "values", "seeded"],
 )

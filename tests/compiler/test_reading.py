@@ -16,11 +16,13 @@ from mindspore_rl.mindir.graph import graph_of, read
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.purity.calls import watch
 from tests.compiler.programs import analyse_with
+from tests.tiers import quick
 
 ACT = """
 import random
 import time
 import numpy as np
+from tests.tiers import quick
 
 def luck(x):
     return x * float(np.random.randint(2) >= 0)
@@ -71,17 +73,20 @@ def test_glue_that_does_not_compile(tmp_path):
 
 @pytest.mark.parametrize(
     ("lines", "told"),
-    [
-        ("return self(1.0)", "write self.construct(...) in place of self(...)"),
-        (
-            "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
-            "call parameters_and_names in __init__: self.own = tuple(...)",
-        ),
-        (
-            "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",
-            "write ops.assign(parameter, value)",
-        ),
-    ],
+    quick(
+        [
+            ("return self(1.0)", "write self.construct(...) in place of self(...)"),
+            (
+                "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
+                "call parameters_and_names in __init__: self.own = tuple(...)",
+            ),
+            (
+                "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",
+                "write ops.assign(parameter, value)",
+            ),
+        ],
+        1,
+    ),
 )
 def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_path):
     learn = "    def learn(self, msrl, batch):"
@@ -124,14 +129,17 @@ def test_a_parameter_of_another_object_is_assigned_by_an_operator(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "drawn"),
-    [
-        ("obs = luck(obs)", r"numpy\.random\S* at .*program_\w+\.py:\d+:"),
-        ("obs = obs * float(self.generator.integers(1, 2))", "numpy.random"),
-        ("obs = obs * (random.gauss(0.0, 1.0) < 1e9)", "random.gauss at .*program_"),
-        ("obs = obs * (time.time() > 0.0)", "time.time"),
-        ("obs = ops.where(ops.rand_like(obs) < 2.0, obs, -obs)", "draws from UniformReal"),
-        ("obs = ops.dropout(obs, 0.0)", "draws from Dropout"),
-    ],
+    quick(
+        [
+            ("obs = luck(obs)", r"numpy\.random\S* at .*program_\w+\.py:\d+:"),
+            ("obs = obs * float(self.generator.integers(1, 2))", "numpy.random"),
+            ("obs = obs * (random.gauss(0.0, 1.0) < 1e9)", "random.gauss at .*program_"),
+            ("obs = obs * (time.time() > 0.0)", "time.time"),
+            ("obs = ops.where(ops.rand_like(obs) < 2.0, obs, -obs)", "draws from UniformReal"),
+            ("obs = ops.dropout(obs, 0.0)", "draws from Dropout"),
+        ],
+        *(0, 3, 4),
+    ),
 )
 def test_random_numbers_are_found_whatever_they_are(line, drawn, tmp_path):
     """Each of these returns the same value every time."""

@@ -1,5 +1,7 @@
 """In-graph environments: against gym, step by step, and compiled in a loop."""
 
+import itertools
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from mindspore import Tensor, nn, ops
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
 from mindspore_rl.environments.in_graph.native_step import NativeEnvironment
+from tests.tiers import quick
 
 NAMES = ["graph:CartPole-v1", "graph:Pendulum-v1"]
 FIELDS = ("next_obs", "final_obs", "reward", "terminated", "truncated")
@@ -73,8 +76,9 @@ def inputs(env):
     return noise[-1], random_actions(env.spec, NUM_STEPS, NUM_ENVS), noise[:-1]
 
 
-@pytest.mark.parametrize("compiler", ["g++", ""], ids=["native", "operators"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "compiler"), quick(itertools.product(NAMES, ("g++", "")), 0, 1, 2)
+)
 def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler):
     monkeypatch.setenv("CXX", compiler)
     env = registry.make_graph(name)

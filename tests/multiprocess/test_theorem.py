@@ -145,17 +145,17 @@ FIRST = {
 }
 """The first case of an algorithm under a policy; all its options have other values."""
 QUICK = {
-    ("ppo", "SingleLearnerCoarse", "CartPole-v1", 3),
+    ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
     ("a2c", "GPUOnly", "graph:CartPole-v1", 1),
     ("a2c", "Central", "CartPole-v1", 2),
-    ("sac", "MultipleLearners", "Pendulum-v1", 2),
 }
 """On ranks: every policy of `distribution` and number of workers once.
 
-PPG and TRPO run as threads, in `tests/test_on_policy.py`, and DQN in `compiler/test_batches.py`.
+PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 
-Below are SingleLearnerFine in chunks, and IMPALA with a lag and images.
+Below are MultipleLearners with MindSpore's cells, PPO under SingleLearnerFine in chunks, and IMPALA
+with a lag and images.
 """
 SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
 SHORT_SEARCH = {
@@ -169,6 +169,7 @@ IN_PROCESS = {
     ("muzero", "MultipleLearners", "CartPole-v1", 2): SHORT_SEARCH,
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2): {},
     ("iql", "MultipleLearners", "Pendulum-v1", 2): {},
+    ("sac", "MultipleLearners", "Pendulum-v1", 2): {"updates": 2},
 }
 """Without `--all` only in this process. docs/contributing.md names what is in neither.
 

@@ -226,7 +226,7 @@ def test_logarithms_are_exact_near_one_in_blocks_and_in_the_tail(run):
     """MindSpore's has a relative error of 0.06 at 0.999999 in blocks of 8 numbers on the CPU."""
     near = [1.0 - 10.0**-k for k in range(1, 8)] + [1.0 + 10.0**-k for k in range(1, 8)]
     value = np.float32([*near, 0.7, 1.4, 1e-7, 1e-3, 0.5, 2.0, 30.0])
-    for count in (1, 8, 11):  # numbers in one row: the tail alone, a block, and both
+    for count in (1, 11):  # numbers in one row: the tail alone, and a block with a tail
         rows = np.repeat(value[:, None], count, 1)
         wanted = -np.log(rows.astype(np.float64))
         for i, row in enumerate(rows):

@@ -287,7 +287,7 @@ def test_hang(run_dir, mode):
 @multiprocess
 @pytest.mark.parametrize(
     ("mode", "victim"),  # in its environment, in its wait
-    quick([("hang", 1), ("wait", 0), ("hang", 0), ("wait", 1)], 0, 1),
+    quick([("hang", 1), ("wait", 0), ("hang", 0), ("wait", 1)], 1),
 )
 def test_stopped_rank(run_dir, victim, mode):
     plan = make_plan(run_dir, mode=mode, victim=victim, timeout_s=3.0)

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import shutil
 
 import gym
 import numpy as np
 import pytest
 
+import mindspore_rl
 from mindspore_rl import train
 from mindspore_rl.compiler.pipeline import schedules
 from mindspore_rl.errors import CheckpointError, MsrlError
@@ -69,11 +71,16 @@ def test_other_steps_leave_episodes_as_they_are(tmp_path):
     assert np.array_equal(before + 1, after)
 
 
-def test_a_schedule_that_had_ended_begins_anew_and_says_so(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def two_iterations(tmp_path_factory):
+    """A run of 32 steps."""
+    folder = tmp_path_factory.mktemp("two") / "run"
     config = {"num_envs": 2, "num_steps": 8}
-    run = train("a2c", config=config, total_steps=32, run_dir=tmp_path / "run", **TINY)
-    capsys.readouterr()
-    further = train(resume=run, total_steps=48, run_dir=tmp_path / "further", **TINY)
+    return train("a2c", config=config, total_steps=32, run_dir=folder, **TINY)
+
+
+def test_a_schedule_that_had_ended_begins_anew_and_says_so(two_iterations, tmp_path, capsys):
+    further = train(resume=two_iterations, total_steps=48, run_dir=tmp_path / "further", **TINY)
     told = "total_steps was 32 and is 48 now, and schedules are of the whole: at 32 steps "
     assert told + "learning_rate goes from 0 to 0.000667" in capsys.readouterr().err
     assert np.isclose(further.metrics[-1]["values"]["learning_rate"], 0.002 / 3)
@@ -139,16 +146,15 @@ def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path
     assert "the checkpoint has no replay: it begins empty" in capsys.readouterr().err
 
 
-def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
+def test_a_run_of_an_earlier_version_goes_on_in_gym(two_iterations, tmp_path):
     """Such a run does not store its environment's library: a plain id was gym's then."""
-    config = {"num_envs": 2, "num_steps": 8}
-    words = {"env": "CartPole-v1", "config": config, **TINY}
-    run = train("a2c", total_steps=32, run_dir=tmp_path / "run", **words)
-    told = json.loads((run.path / "plan.json").read_text())
+    path = shutil.copytree(two_iterations.path, tmp_path / "run")
+    told = json.loads((path / "plan.json").read_text())
     assert told.pop("library") == "gymnasium"
     for message in told["messages"]:
         message["by_arrival"] = message.pop("asynchronous")
-    (run.path / "plan.json").write_text(json.dumps(told))
+    (path / "plan.json").write_text(json.dumps(told))
+    run = mindspore_rl.load(path)
     arrays, meta = newest(run)
     assert meta.pop("library") == "gymnasium"
     save(run.path / "checkpoints", meta["iteration"], arrays, meta)
@@ -156,8 +162,8 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(tmp_path):
     assert run.plan.environment == "gym:CartPole-v1"
     assert isinstance(run.make_env(), gym.Env)
     assert len(run.evaluate(2)) == 2
-    words |= {"resume": run, "total_steps": 48, "run_dir": tmp_path / "further"}
-    further = train(**words)  # with the id once more
+    words = {"env": "CartPole-v1", "total_steps": 48, "run_dir": tmp_path / "further"}
+    further = train(resume=run, **words, **TINY)  # with the id once more
     assert (further.plan.environment, further.plan.library) == ("gym:CartPole-v1", "gym")
     assert newest(further)[1]["env_steps"] == 48
     plan = dataclasses.replace(further.plan, environment="gymnasium:CartPole-v1")
