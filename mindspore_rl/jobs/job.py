@@ -192,6 +192,11 @@ class Job:
         if self.config == NO_FILE:
             object.__setattr__(self, "config", YamlKeys(Path(NO_FILE), {}))
         check(self)
+        if self.eval_every is None and self.eval_episodes != type(self).eval_episodes:
+            raise ConfigError(
+                f"--eval-episodes {self.eval_episodes} without --eval-every, and so no evaluation; "
+                "give both, for example `--eval-every 50000`"
+            )
 
     @property
     def written(self) -> YamlKeys | None:
