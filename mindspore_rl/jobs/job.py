@@ -57,7 +57,10 @@ class Job:
     )
     config: PathName | Mapping[str, object] | None = of_algorithm(
         None,
-        lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}; none: none",
+        lambda: (
+            f"YAML file of keys, env among them; also of {', '.join(file_keys())}; none: not even "
+            "the project's values of the task"
+        ),
         "FILE",
         otherwise="what the project has for the algorithm and --env, which is told",
     )
