@@ -81,6 +81,16 @@ def test_example_from_python(tmp_path):
     assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_the_readme_s_lines_of_python(tmp_path):
+    """Takes about half a minute."""
+    (lines,) = blocks(ROOT / "README.md", "python")
+    done = python("-c", lines, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) > 400.0
+
+
 def test_example_environment_compiles_into_the_loop(capsys):
     assert (
         cli.main(
