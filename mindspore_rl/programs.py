@@ -37,7 +37,8 @@ def trainer_class(file: Path, package: str = "") -> type:
     if len(found) != 1:
         names = ", ".join(c.__name__ for c in found) or "none"
         raise MsrlError(
-            f"{file} defines {names}; expected one subclass of mindspore_rl.api.Trainer"
+            f"{file} defines {names}; expected one subclass of mindspore_rl.api.Trainer (an "
+            "environment is named by --env FILE.py:CLASS, a policy by --policy FILE.py)"
         )
     if not hasattr(found[0], "Config"):
         raise MsrlError(f"{file}: {found[0].__name__} has no `Config`; expected a frozen dataclass")

@@ -256,6 +256,8 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("envs check docs/examples/nim.py", "as in 'docs/examples/nim.py:Nim'"),
         ("train ppo num_env=8", "argument num_env=8: unknown key num_env; did you mean num_envs?"),
         ("eval run --episods 1", "does not know --episods; did you mean --episodes?"),
+        ("train ppo --eval-episodes 5", "--eval-episodes 5 without --eval-every"),
+        ("train docs/examples/shop.py", "an environment is named by --env FILE.py:CLASS"),
         ("train ppo --timeout 0", "--timeout: 0, expected more than 0; see msrl train --help"),
         ("train ppo --checkpoint-every -1", "--checkpoint-every: -1, expected at least 0"),
         ("train dqn --checkpoint-replay no", "--checkpoint-replay: 'no', expected true or false"),

@@ -13,14 +13,17 @@ TOLD_EVERY_S = 5.0
 def run(args: argparse.Namespace) -> int:
     """Runs `msrl envs`."""
     if args.action == "list":
-        return _list()
+        return _list(args.name or "")
     if not args.name:
         raise ConfigError("msrl envs check needs the name of an environment")
     return _check(args.name)
 
 
-def _list() -> int:
-    accepted, missing = registry.sorted_names()
+def _list(part: str) -> int:
+    """Lists the environments with `part` in their names, in any case."""
+    accepted, missing = registry.sorted_names(part)
+    if not accepted and not missing:
+        raise ConfigError(f"no environment has {part!r} in its name; see msrl envs list")
     print("\n".join(accepted))
     for extra, names in missing.items():
         print(f"\nAlso accepted after this, {install(extra)}", *names, sep="\n  ", file=sys.stderr)

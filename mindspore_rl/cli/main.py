@@ -166,7 +166,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     envs = subparsers.add_parser("envs", help=text, description=text)
     envs.add_argument("action", choices=("list", "check"), help="what to do")
     envs.add_argument(
-        "name", nargs="?", help="environment to check: a name of the list, or my_file.py:MyEnv"
+        "name",
+        nargs="?",
+        help="environment to check: a name of the list, or my_file.py:MyEnv; or a part of the "
+        "names to list",
     )
     envs.set_defaults(run=environment_commands.run)
 
@@ -197,7 +200,8 @@ def _evaluation_arguments(subparsers: Any) -> None:
         "--checkpoint",
         default="last",
         metavar="WHICH",
-        help=f"{CHOICES}; best: of the highest mean return over 100 episodes (default: last)",
+        help=f"{CHOICES}; best: of the highest mean return, of an evaluation or over 100 episodes "
+        "(default: last)",
     )
     evaluate.add_argument(
         "--episodes",

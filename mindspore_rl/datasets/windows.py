@@ -189,8 +189,8 @@ def _opened(path: Any, spec: EnvironmentSpec) -> Dataset:
     """Opens a data set of an environment. Raises: ReplayError."""
     if not isinstance(path, (str, Path)) or not str(path):
         raise ReplayError(
-            f"the data set is {path!r}, expected the path of a file: make one with "
-            "`msrl dataset record` or `msrl dataset import`"
+            f"the data set is {path!r}, expected the path of a file, as in `dataset=FILE`: make "
+            "one with `msrl dataset record` or `msrl dataset import`"
         )
     dataset = Dataset(Path(path))
     for found, expected in zip(dataset.table.spec.columns, of_environment(spec), strict=True):

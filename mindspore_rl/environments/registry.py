@@ -84,8 +84,11 @@ def names() -> list[str]:
     return [*GRAPH_SPECS, *probe.PROBES, *pettingzoo, *library.ids()]
 
 
-def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
+def sorted_names(part: str = "") -> tuple[list[str], dict[str, list[str]]]:
     """Builds each known environment once, to see which work here.
+
+    Args:
+        part: of the name, in any case.
 
     Returns:
         The names that are accepted here; and by extra of this project, the names that it would
@@ -94,6 +97,8 @@ def sorted_names() -> tuple[list[str], dict[str, list[str]]]:
     accepted: list[str] = []
     missing: dict[str, list[str]] = {}
     for name in [*names(), "atari:Pong-v5", "envpool:CartPole-v1"]:  # for all of Atari, EnvPool
+        if part.lower() not in name.lower():
+            continue
         try:
             spec(name)
         except MissingPackageError as error:

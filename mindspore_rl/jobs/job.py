@@ -57,7 +57,10 @@ class Job:
     )
     config: PathName | Mapping[str, object] | None = of_algorithm(
         None,
-        lambda: f"YAML file of keys, env among them; also of {', '.join(file_keys())}; none: none",
+        lambda: (
+            f"YAML file of keys, env among them; also of {', '.join(file_keys())}; none: not even "
+            "the project's values of the task"
+        ),
         "FILE",
         otherwise="what the project has for the algorithm and --env, which is told",
     )
@@ -192,6 +195,11 @@ class Job:
         if self.config == NO_FILE:
             object.__setattr__(self, "config", YamlKeys(Path(NO_FILE), {}))
         check(self)
+        if self.eval_every is None and self.eval_episodes != type(self).eval_episodes:
+            raise ConfigError(
+                f"--eval-episodes {self.eval_episodes} without --eval-every, and so no evaluation; "
+                "give both, for example `--eval-every 50000`"
+            )
 
     @property
     def written(self) -> YamlKeys | None:

@@ -101,6 +101,8 @@ def load(run_dir: Path) -> Timeline:
         MsrlError: the run has no profile.
     """
     plan = load_plan(run_dir)
+    if not (run_dir / FOLDER).is_dir():
+        raise MsrlError(f"{run_dir} has no profile: train with --profile")
     events = []
     for rank in range(plan.num_ranks):
         path = run_dir / FOLDER / f"{rank:04d}.npz"

@@ -79,7 +79,7 @@ def test_a_path_is_of_the_folder_one_works_in(dataset, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('msrl.dataset_windows("", 24, 5)', "expected the path of a file: make one with"),
+        ('msrl.dataset_windows("", 24, 5)', "of a file, as in `dataset=FILE`: make one with"),
         ("msrl.dataset_windows(3, 24, 5)", "the data set is 3"),
         ('msrl.dataset_windows("nowhere", 24, 5)', "nowhere cannot be opened"),
         ("msrl.dataset_windows(PATH, 20, 5)", "20 records with 8 (.|\n)* such as 16"),

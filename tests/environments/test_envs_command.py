@@ -54,11 +54,19 @@ def test_what_stands_behind_a_name_has_a_key(refused):
     )
 
 
+def test_a_part_of_the_names_is_listed_in_any_case(capsys):
+    assert cli.main(["envs", "list", "CARTPOLE-V1"]) == 0
+    found = capsys.readouterr().out.split()
+    assert {"CartPole-v1", "graph:CartPole-v1"} < set(found)
+    assert all(name.endswith("CartPole-v1") for name in found)
+
+
 def test_a_name_that_nothing_has(refused):
     assert (
         "'own.py' is a file; name the environment in it, too, as in 'own.py:ClassName'"
         in refused("envs", "check", "own.py")
     )
+    assert "no environment has 'qqq' in its name" in refused("envs", "list", "qqq")
     assert "some are CartPole-v0, CartPole-v1, " in refused("envs", "check", "qqq")
 
 

@@ -175,6 +175,8 @@ def test_parts_of_a_real_run_add_up(run_dir, capsys):
 @pytest.mark.multiprocess
 def test_a_profile_that_lacks_a_rank_is_told(run_dir, tmp_path, refused):
     (tmp_path / "plan.json").write_text((run_dir / "plan.json").read_text())
+    assert "has no profile: train with --profile" in refused("profile", tmp_path)
+    (tmp_path / FOLDER).mkdir()
     assert "0000.npz cannot be read" in refused("profile", tmp_path)
     assert "is not a run directory" in refused("profile", tmp_path / "none")
 
