@@ -61,6 +61,21 @@ def test_equal_under_two_policies(capsys):
     assert "GPUOnly, 1 worker, native cells: equal" in printed.err
 
 
+def test_values_that_nobody_reads_are_not_compared(capsys, tmp_path):
+    """Of the first further gradient nobody reads the parameters' part, of the second nothing."""
+    again = (
+        "msrl.gradient(\n            self.loss, self.network, batch.obs, batch.action, advantage)"
+    )
+    more = f"_, (unread, more) = {again}\n        unread, _ = {again}\n        loss, entropy"
+    file = changed(tmp_path, "loss, entropy = means", f"{more} = means")
+    file.write_text(file.read_text().replace('"returns": mean}', '"returns": mean, "more": more}'))
+    assert main(["check", str(file), *LEARNERS, *IN_THIS_PROCESS]) == 0
+    printed = capsys.readouterr().out
+    assert outcomes(printed) == {"MultipleLearners": "equal"}
+    assert "action#1, gradient#1, gradient#2, 5 metrics" in printed
+    assert re.search(r"not compared: gradient#3 \(changed.py:\d+\), whose values nobody", printed)
+
+
 def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys, tmp_path):
     """The gradient of one fragment is a third of the correct one."""
     prepare = pipeline.prepare

@@ -86,7 +86,8 @@ def _emulated(unit, arrays, folder):
     (folder / "main.cpp").write_text(unit.text + main)
     subprocess.run(
         [COMPILER, *flags, "-std=c++20", "-static", "-pthread", f"-I{toolchain.KERNELS.parent}",
-         folder / "main.cpp", threads, "-o", folder / "main", "-lm"],
+         f"-DMAX_THREADS={toolchain.MAX_THREADS}", folder / "main.cpp", threads,
+         "-o", folder / "main", "-lm"],
         check=True,
     )  # fmt: skip
     data = b"".join(array.tobytes() for array in arrays)

@@ -197,7 +197,7 @@ class FragmentRuntime(ShareRuntime):
         """Records a mark's values of this iteration for inspection.
 
         Args:
-            key: the boundary's site and the position of the value in its tuple.
+            key: the boundary's site and the place of the value's first array in all that pass it.
             value: of all turns, `[turns, ...]`; None if the condition was never met.
             axis: of the environments; None for a replicated value.
             made_in: for a mark under a condition: the iteration that wrote each row, counted from
