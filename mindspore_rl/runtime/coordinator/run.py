@@ -55,7 +55,8 @@ def run_job(
     """
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        shown = (options.total_steps, options.progress, options.start_steps)
+        begun = options.start_steps, options.start_steps // plan.steps_per_iteration
+        shown = (options.total_steps, options.progress, *begun)
         job = {
             "algorithm": plan.algorithm.get("name", ""),
             "policy": plan.policy,
