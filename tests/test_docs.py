@@ -255,7 +255,7 @@ def test_links(page):
     ],
 )
 def test_the_pictures_of_the_readme_are_drawn_by_the_command(policy, picture, capsys):
-    job = ("--policy", policy, "--workers", "2", "--env", "CartPole-v1")
+    job = ("--policy", policy, "--workers", "2")
     assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
     assert capsys.readouterr().out == (ROOT / "docs" / picture).read_text()
     assert picture in (ROOT / "README.md").read_text()

@@ -45,7 +45,7 @@ def test_they_are_found_by_name_told_and_recorded(tmp_path, capsys):
         {"config": "none"},
         {"config": {}},
         {"env": "Acrobot-v1,max_episode_steps=50"},
-        {"env": "CartPole-v1"},
+        {"env": "probe:choice"},
         {"algorithm": "a2c"},
         {"algorithm": str(registry.find_algorithm("ppo"))},
     ],

@@ -79,6 +79,7 @@ class Held:
     Attributes:
         shrunk: the values of keys that were reduced, as `key=value`.
         lines: source lines of compared values, see `lines.of_program`.
+        unread: sites of boundaries whose values nobody reads.
         runs: configuration, plain run and names of carried variables, by environment and lag.
     """
 
@@ -89,6 +90,7 @@ class Held:
     shrunk: str = ""
     lines: dict[str, str] = field(default_factory=dict)
     runs: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
     _number: int = 0
 
     def row(self, case: Case) -> Row:
@@ -116,9 +118,11 @@ class Held:
         run_dir.mkdir(parents=True)
         plan, cut = pipeline.prepare(request, run_dir, self._see)
         carried = held.names_in_source(plan, dict(cut.program.locals))
+        unread = held.unread_sites(cut)
+        self.unread.update(unread)
         reference = self._reference(request, carried)
         try:
-            native, found = held.run_held(plan, run_dir, reference, self.iterations)
+            native, found = held.run_held(plan, run_dir, reference, self.iterations, unread)
         except (JobFailure, MsrlError) as error:
             return Row(case, FAILED, str(error))
         row = Row(
@@ -138,7 +142,7 @@ class Held:
         mistakes = [one for one in wrong if not plain.is_rounding(one, moved[one])]
         first = (mistakes or wrong)[0]
         text = f"{lines.told(first, self.lines)}: {first.wrong}; in the plain loop a "
-        text += f"millionth in the parameters moves it by {moved[first]:.1e}"
+        text += f"millionth in parameters and gradients moves it by {moved[first].far:.1e}"
         return replace(row, outcome=DIFFERENT if mistakes else ROUNDING, far=first.far, text=text)
 
     def _request(self, case: Case) -> Any:

@@ -28,12 +28,14 @@ class Compared:
         name: a boundary's site, a metric, or an array of a checkpoint.
         far: the largest difference, relative to the largest entry or to 1 if that is more.
         wrong: a text on entries that differ by more than rounding; empty if none do.
+        mean: the mean difference, in the same unit.
     """
 
     iteration: int | None
     name: str
     far: float = 0.0
     wrong: str = ""
+    mean: float = 0.0
 
     def __str__(self) -> str:
         place = "" if self.iteration is None else f"iteration {self.iteration}: "
@@ -51,7 +53,7 @@ def compared(
     """Compares one array with another: integers and booleans exactly, others up to rounding."""
     if got.shape != wanted.shape:
         wrong = f"shape {got.shape}, expected {wanted.shape}"
-        return Compared(iteration, name, math.inf, wrong)
+        return Compared(iteration, name, math.inf, wrong, math.inf)
     fixed_point = name.startswith(REPLAY) and wanted.dtype == np.int64  # priorities
     if got.dtype.kind in "biu" and wanted.dtype.kind in "biu" and not fixed_point:
         rtol = atol = 0.0
@@ -61,8 +63,9 @@ def compared(
     off = ~np.isclose(got, wanted, rtol, atol * largest, equal_nan=True)
     apart = _apart(got, wanted)
     far = float(apart.max(initial=0.0) / largest)
+    mean = float(apart.mean() / largest) if apart.size else 0.0
     if not off.any():
-        return Compared(iteration, name, far)
+        return Compared(iteration, name, far, mean=mean)
     worst = int(np.argmax(np.where(off, apart, -1.0)))
     with np.errstate(invalid="ignore"):  # inf / inf
         relative = apart[worst] / max(abs(wanted[worst]), 1e-30)
@@ -70,7 +73,7 @@ def compared(
         f"{off.sum()} of {off.size} differ, worst {got[worst]:.8g} against {wanted[worst]:.8g} "
         f"(relative {relative:.1e})"
     )
-    return Compared(iteration, name, far, wrong)
+    return Compared(iteration, name, far, wrong, mean)
 
 
 def _apart(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Runs a job whose every iteration starts from the plain loop's state, and records its values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from mindspore_rl.checking.compared import (
     mark_of,
     place_of,
 )
-from mindspore_rl.checking.plain import PlainRun, sites_of
+from mindspore_rl.checking.plain import PlainRun
+from mindspore_rl.compiler.ir.ir import walk
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.plan.plan import Plan, save_plan
 from mindspore_rl.platform import resources
 from mindspore_rl.runtime import checkpoint
@@ -36,8 +38,21 @@ def names_in_source(plan: Plan, sources: Mapping[str, str]) -> dict[str, str]:
     return {name: sources[name] for name in plan.carried}
 
 
+def unread_sites(cut: Partition) -> frozenset[str]:
+    """Returns the sites of boundaries whose values nobody reads, which no fragment computes."""
+    run = {name for fragment in cut.fragments for name in fragment.ops}
+    marked = [op for op, _ in walk(cut.program.body) if op.kind == "boundary"]
+    sites = {place_of(op.attr["site"]): False for op in marked}
+    sites |= {place_of(op.attr["site"]): True for op in marked if op.name in run}
+    return frozenset(site for site, passed in sites.items() if not passed)
+
+
 def run_held(
-    plan: Plan, run_dir: Path, reference: PlainRun, iterations: int
+    plan: Plan,
+    run_dir: Path,
+    reference: PlainRun,
+    iterations: int,
+    unread: Container[str] = frozenset(),
 ) -> tuple[dict[str, bool], list[Compared]]:
     """Runs a job whose iterations start from the plain loop's states, and compares its values.
 
@@ -47,6 +62,7 @@ def run_held(
         run_dir: the run directory.
         reference: the plain run of the same program and configuration.
         iterations: number of iterations.
+        unread: sites that the job does not pass, see `unread_sites`.
 
     Returns: whether each cell was native in the end, by name, and the compared values.
 
@@ -66,7 +82,7 @@ def run_held(
     reports = {int(line["iteration"]) - 1: line["values"] for line in lines}
     found = []
     for iteration in range(iterations):
-        found += compare_records(run_dir, reference, iteration)
+        found += compare_records(run_dir, reference, iteration, unread=unread)
         found += compare_reports(reports.get(iteration, {}), reference, iteration)
     end = checkpoint.load(Path(str(outcome.checkpoint)))[0]
     native = {name: bool(value) for name, value in end.items() if name.startswith(CELLS)}
@@ -74,43 +90,75 @@ def run_held(
 
 
 def compare_records(
-    run_dir: Path, reference: PlainRun, iteration: int, marks: tuple[str, ...] = MARKS
+    run_dir: Path,
+    reference: PlainRun,
+    iteration: int,
+    marks: tuple[str, ...] = MARKS,
+    unread: Container[str] = frozenset(),
 ) -> list[Compared]:
-    """Compares a job's values at boundaries in an iteration with the plain loop's, in its order."""
-    files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
-    parts = [dict(np.load(file)) for file in files]
-    keys = sorted({key for part in parts for key in part if len(part[key])})
-    expected = {k: v for k, v in sites_of(reference, iteration) if mark_of(k) in marks}
-    # The turns of an unrolled loop, `gradient#1.2`, are one place in the file.
-    passed = {place_of(key.split("/")[0]) for key in keys}
+    """Compares a job's values at boundaries in an iteration with the plain loop's, in its order.
+
+    A job has no values that nobody reads.
+    """
+    expected = {
+        site: passes
+        for (number, site), passes in reference.records.items()
+        if number == iteration and mark_of(site) in marks and site not in unread
+    }
+    # The turns of an unrolled loop, `gradient#1.2`, are one site of the plain loop.
+    turns: dict[str, dict[int, dict[int, np.ndarray]]] = {}
+    for site, first, value in _recorded(run_dir, iteration):
+        place, _, turn = site.partition(".")
+        turns.setdefault(place, {}).setdefault(int(turn or 0), {})[first] = value
     found = [
         Compared(iteration, site, math.inf, "the reference did not pass it")
-        for site in sorted(s for s in passed - set(expected) if mark_of(s) in marks)
+        for site in sorted(turns.keys() - expected)
+        if mark_of(site) in marks
     ]
-    for site, whole in expected.items():
-        wanted = whole
-        turns: dict[int, list[np.ndarray]] = {}
-        for key in keys:
-            name = key.split("/")[0]
-            if place_of(name) == site:
-                turn = name.removeprefix(site).removeprefix(".")
-                axis = key.split("|")[1]
-                shares = [part[key] for part in parts if key in part]
-                value = np.concatenate(shares, int(axis)) if axis else shares[0]
-                turns.setdefault(int(turn or 0), []).append(value.reshape(len(value), -1))
-        if turns:
-            each = [np.concatenate(turns[turn], axis=1) for turn in sorted(turns)]
-            widths = {rows.shape[1] for rows in each}
-            if mark_of(site) == "gradient" and len(widths) == 1:  # means, if read, come last
-                wanted = wanted[:, : widths.pop()]
-            got = each[0]
-            if len(each) > 1:  # in the order of the plain loop
-                got = np.concatenate([row for rows in zip(*each, strict=True) for row in rows])
-                got = got.reshape(wanted.shape) if got.size == wanted.size else got[None]
-            found.append(compared(iteration, site, got, wanted))
-        else:
+    for site, passes in expected.items():
+        if site not in turns:
             found.append(Compared(iteration, site, math.inf, "the job did not pass it"))
+            continue
+        got = [turns[site][turn] for turn in sorted(turns[site])]
+        numbers = {len(value) for values in got for value in values.values()}
+        if numbers != {len(passes) // len(got)} or len(passes) % len(got):
+            wrong = f"passed {len(got)} x {numbers} times, expected {len(passes)}"
+            found.append(Compared(iteration, site, math.inf, wrong))
+            continue
+        pairs = [
+            (value[row].ravel(), passes[row * len(got) + turn], first)
+            for row in range(*numbers)
+            for turn, values in enumerate(got)
+            for first, value in sorted(values.items())
+        ]
+        found.append(
+            compared(
+                iteration,
+                site,
+                np.concatenate([value for value, _, _ in pairs]),
+                np.concatenate(
+                    [_leaves(whole, first, value.size) for value, whole, first in pairs]
+                ),
+            )
+        )
     return found
+
+
+def _recorded(run_dir: Path, iteration: int) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Yields sites, the places of values in them and the values of all ranks, `[passes, ...]`."""
+    files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
+    parts = [dict(np.load(file)) for file in files]
+    for key in sorted({key for part in parts for key in part if len(part[key])}):
+        name, axis = key.split("|")
+        site, first = name.split("/")
+        shares = [part[key] for part in parts if key in part]
+        yield site, int(first), np.concatenate(shares, int(axis)) if axis else shares[0]
+
+
+def _leaves(arrays: Sequence[np.ndarray], first: int, size: int) -> np.ndarray:
+    """Returns as many numbers of the arrays, from the first entry of one of them."""
+    numbers = [array.ravel() for array in arrays[first:]]
+    return np.concatenate([*numbers, np.zeros(0)])[:size]
 
 
 def compare_reports(

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor
 
 from mindspore_rl import programs
 from mindspore_rl.checking.compared import METRIC, Compared, compared
@@ -22,9 +24,13 @@ from mindspore_rl.runtime.reference import Reference
 
 ATTEMPTS = 4
 NUDGE = 1e-6
-"""Relative change of the parameters: about 8 units in the last place, as rounding in a layer."""
+"""Relative change of the parameters: about 8 units in the last place, as rounding in a layer.
+
+The entries of a gradient change by as much of the largest: each is a sum of terms as large.
+"""
 ROUNDING = 2.0
-"""A job's difference is rounding if it is at most this multiple of the nudged loop's."""
+"""A job's difference is rounding if its largest and its mean are at most this multiple of the
+nudged loop's."""
 
 
 @dataclass
@@ -131,7 +137,8 @@ def plain_run(
         config: an instance of its `Config`.
         iterations: number of iterations.
         carried: see `run_reference`.
-        nudged_at: an iteration before which the parameters are changed by a relative `NUDGE`.
+        nudged_at: an iteration before which the parameters are changed by a relative `NUDGE`, and
+            in which the gradients are.
         lag: see `run_reference`.
     """
     mindspore_device.use()
@@ -152,6 +159,7 @@ def plain_run(
         run.states.append({name: np.array(v) for name, v in reference.state(chosen).items()})
         if iteration == nudged_at:
             _nudge(trainer)
+            reference.nudge = partial(_nudged_sum, signs=signs)
             reference.versions[0] = [_nudged(v, signs) for v in reference.versions[0]]
 
     signs = np.random.default_rng(1)
@@ -181,6 +189,13 @@ def _nudged(value: np.ndarray, signs: np.random.Generator) -> np.ndarray:
         return value
     by = signs.choice((-NUDGE, NUDGE), value.shape)
     return (value * (1.0 + by)).astype(np.float32)
+
+
+def _nudged_sum(value: Tensor, signs: np.random.Generator) -> Tensor:
+    """Returns a gradient with each entry but zeros changed by `NUDGE` of the largest."""
+    array = value.asnumpy()
+    by = signs.choice((-NUDGE, NUDGE), array.shape) * np.abs(array).max(initial=0.0)
+    return Tensor(np.where(array, array + by, array).astype(array.dtype))
 
 
 def same(first: PlainRun, second: PlainRun) -> bool:
@@ -237,8 +252,8 @@ def rounding_alone(
     config: Any,
     reference: PlainRun,
     carried: dict[str, str],
-) -> dict[Compared, float]:
-    """Measures how far values move in the plain loop if its parameters change by `NUDGE`.
+) -> dict[Compared, Compared]:
+    """Measures how far values move in the plain loop if parameters and gradients change by `NUDGE`.
 
     Args:
         found: values of a job that differ.
@@ -247,7 +262,7 @@ def rounding_alone(
         reference: its plain run.
         carried: see `run_reference`.
 
-    Returns: for each value the largest difference, in the unit of `Compared.far`.
+    Returns: for each value that of the changed loop beside that of the plain loop.
     """
     iterations = len(reference.reports)
     nudged: dict[int, PlainRun] = {}
@@ -261,15 +276,17 @@ def rounding_alone(
         else:
             got, wanted = (values_of(run, at) for run in (nudged[at], reference))
         known = one.name in got and one.name in wanted
-        moved[one] = compared(at, one.name, got[one.name], wanted[one.name]).far if known else 0.0
+        still = Compared(at, one.name)
+        moved[one] = compared(at, one.name, got[one.name], wanted[one.name]) if known else still
     return moved
 
 
-def is_rounding(one: Compared, moved: float) -> bool:
+def is_rounding(one: Compared, moved: Compared) -> bool:
     """Returns whether a job's difference is explained by rounding.
 
     Args:
         one: the value that differs.
         moved: how far it moves in the plain loop, see `rounding_alone`.
     """
-    return math.isfinite(moved) and one.far <= ROUNDING * moved
+    few = one.far <= ROUNDING * moved.far and one.mean <= ROUNDING * moved.mean
+    return math.isfinite(moved.far) and few

@@ -1,7 +1,7 @@
 """Prints the table of `msrl check` and what it covered."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -48,19 +48,19 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
         rows: the rows of all cases.
         possible: number of cases with `--all`.
     """
-    passed = {site for _, run, _ in held.runs.values() for _, site in run.records}
+    passed = {site for _, run, _ in held.runs.values() for _, site in run.records} - held.unread
     covered: dict[str, list[str]] = {}
     for config, run, _ in held.runs.values():
-        covered.setdefault(_what(config, run), []).append(config.env)
+        covered.setdefault(_what(config, run, passed), []).append(config.env)
     for what, environments in covered.items():
         begin = f"{held.iterations} iterations, each from the plain loop's state, of"
         print(f"{begin} {' and '.join(environments)}, {what}")
     for site, line in held.lines.items():
         if held.runs and compared.is_held(site) and site not in passed:
-            print(
-                f"not compared: {site.removeprefix('boundary:')} ({line}), which no iteration came "
-                "to; with more --iterations or other keys one may"
-            )
+            why = "which no iteration came to; with more --iterations or other keys one may"
+            if site in held.unread:
+                why = "whose values nobody reads: jobs leave it out"
+            print(f"not compared: {site.removeprefix('boundary:')} ({line}), {why}")
     if held.runs:
         print(
             f"equal: within {compared.ATOL:.0e} of an array's largest entry (or of 1) and "
@@ -73,9 +73,9 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
     print(said + left)
 
 
-def _what(config: Any, run: Any) -> str:
+def _what(config: Any, run: Any, passed: Container[str]) -> str:
     """Returns a text with the size of an iteration and the values compared in it."""
-    sites = {site for _, site in run.records if compared.is_held(site)}
+    sites = {site for _, site in run.records if compared.is_held(site) and site in passed}
     marks = sorted(site.removeprefix("boundary:") for site in sites)
     parameters = sum(name.startswith(compared.PARAMETERS) for name in run.states[-1])
     parts = [*marks, f"{len(run.reports[-1])} metrics", f"{parameters} parameters"]

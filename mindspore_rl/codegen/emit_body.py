@@ -61,15 +61,19 @@ def _run_tiles(node: Value, operands: Operands) -> list[str]:
     rows, sums = outs[: attrs["rows"]], outs[attrs["rows"] :]
     function = operands.shared.function(f"{toolchain.threads()}:in_parts")
     given = [operands.operand(value).pointer for value in (*node.args, *rows, room)]
+    given += ["done"] if attrs["meet"] else []
     lines = [
-        f"{{ char *given[] = {{{', '.join(f'(char *){p}' for p in given)}}};",
+        f"{{ int done[{attrs['at once']}] = {{}};" if attrs["meet"] else "{",
+        f"  char *given[] = {{{', '.join(f'(char *){p}' for p in given)}}};",
         f"  ((in_parts){function})({attrs['name']}, given, {attrs['at once']});",
     ]
     area = operands.operand(room).pointer
+    parts = 2 if attrs["meet"] else attrs["at once"]
+    apart = attrs["room"] * attrs["at once"] // parts
     for value, place, divisor in zip(sums, attrs["places"], attrs["divisors"], strict=False):
         out = operands.operand(value)
         lines.append(
-            f"  add_parts<{out.size}, {attrs['at once']}, {attrs['room']}>"
+            f"  add_parts<{out.size}, {parts}, {apart}>"
             f"(({out.c_type} *)({area} + {place}), {out.pointer});"
         )
         if divisor > 1:

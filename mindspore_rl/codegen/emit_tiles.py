@@ -5,11 +5,15 @@ from mindspore_rl.codegen.emit_body import lines_of
 from mindspore_rl.codegen.fusion import grouped
 from mindspore_rl.codegen.memory_plan import aligned
 from mindspore_rl.codegen.operands import Operands, Shared
+from mindspore_rl.codegen.ops.elementwise import C_TYPES
 from mindspore_rl.mindir.graph import Type, Value
 
 
 def tile_functions(node: Value, number: int, shared: Shared) -> str:
-    """Emits the functions; adds their working memory to the node as one more result."""
+    """Emits the functions; adds their working memory to the node as one more result.
+
+    If parts `meet`, sums are added in pairs; the halves of the sums are left to be added.
+    """
     attrs = node.attrs
     body, given, rows = attrs["body"], attrs["given"], attrs["rows"]
     groups = {body: grouped(body)}
@@ -28,6 +32,10 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
     steps += [value.type.nbytes for value in body.results[:rows]]
     pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
     pointers += [f"room + {place}" for place in places[:-1]]
+    meeting = ""
+    if attrs["meet"]:
+        sums = zip(body.results[rows:], places, strict=False)
+        meeting = _meeting(attrs["at once"], len(steps), room, [(v.type, at) for v, at in sums])
     return (
         f"static void tile_{number}(void **data, char *memory, bool first) {{\n{lines}\n}}\n"
         f"static void part_{number}(void *context, int64_t part) {{\n"
@@ -37,7 +45,22 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
         f"  for (int64_t tile = first; "
         f"tile < (part + 1) * {attrs['count']} / {attrs['at once']}; tile++) {{\n"
         f"    void *data[] = {{{', '.join(pointers)}}};\n"
-        f"    tile_{number}(data, room + {places[-1]}, tile == first);\n  }}\n}}\n"
+        f"    tile_{number}(data, room + {places[-1]}, tile == first);\n  }}\n"
+        f"{meeting}}}\n"
+    )
+
+
+def _meeting(parts: int, given: int, room: int, sums: list[tuple[Type, int]]) -> str:
+    """Emits the end of a part, which adds its sums to those of its neighbours that are done."""
+    lines = (
+        f"    add_tile<{found.size}>(({kind} *)(x + {at}), ({kind} *)(y + {at}), false);\n"
+        for found, at in sums
+        for kind in (C_TYPES[found.dtype],)
+    )
+    return (
+        f"  meet<{parts}>(part, (int *)given[{given + 1}], [=](int64_t from, int64_t to) {{\n"
+        f"    char *x = given[{given}] + from * {room}, *y = given[{given}] + to * {room};\n"
+        f"{''.join(lines)}  }});\n"
     )
 
 

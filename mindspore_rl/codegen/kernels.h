@@ -252,6 +252,15 @@ static void add_parts(const T *x, T *y) {
     y[i] = s;
   }
 }
+// Adds the sums of parts in pairs, those of pairs, and so on to two halves. The thread that computed
+// the later one adds it, as it is in its core's cache. `done` has a counter for each sum of two.
+template <int PARTS, class F> static void meet(int64_t part, int *done, F add) {
+  for (int64_t span = 1; 4 * span <= PARTS; span *= 2) {
+    const int64_t first = part / (2 * span) * (2 * span);
+    if (__atomic_fetch_add(done + (PARTS + first) / (2 * span), 1, __ATOMIC_ACQ_REL) == 0) return;
+    add(first + span, first);
+  }
+}
 template <int64_t OUTER, int64_t N, int64_t INNER, class S, class T, class F>
 static void fold(const S *x, T *y, T start, F f) {
   for (int64_t o = 0; o < OUTER; o++, x += N * INNER, y += INNER)
@@ -501,7 +510,37 @@ static void product_columns(int64_t part, const float *a, const float *b, float 
 
 // ---- rows of a table, probabilities ------------------------------------------------------------
 
+// The softmax of short rows in vectors across rows: f(x, s, width) replaces the numbers of `width`
+// rows. x[i][r] is number i of row r less the row's largest, s[r] the sum of their exponentials.
+template <int64_t ROWS, int64_t N, class F>
+static void softmax_short(const float *given, float *y, F f) {
+  constexpr int64_t MOST = 4 * LANES, WIDTH = ROWS < MOST ? whole(ROWS + (ROWS == 0)) : MOST;
+  float x[N + (N == 0)][WIDTH] = {}, most[WIDTH], s[WIDTH];  // no dimension is empty
+  for (int64_t done = 0; done < ROWS; done += WIDTH) {
+    const int64_t some = ROWS - done < WIDTH ? ROWS - done : WIDTH;
+    for (int64_t r = 0; r < some; r++)
+      for (int64_t i = 0; i < N; i++) x[i][r] = *given++;
+    for (int64_t r = 0; r < WIDTH; r++) most[r] = x[0][r], s[r] = 0.0f;
+    for (int64_t i = 1; i < N; i++)
+      for (int64_t r = 0; r < WIDTH; r++) most[r] = larger(most[r], x[i][r]);
+    for (int64_t i = 0; i < N; i++)
+      for (int64_t r = 0; r < WIDTH; r++) x[i][r] -= most[r];
+    for (int64_t i = 0; i < N; i++)
+      for (int64_t r = 0; r < WIDTH; r++) s[r] += expf(x[i][r]);
+    f(x, s, std::integral_constant<int64_t, WIDTH>());
+    for (int64_t r = 0; r < some; r++)
+      for (int64_t i = 0; i < N; i++) *y++ = x[i][r];
+  }
+}
 template <int64_t ROWS, int64_t N> static void log_softmax(const float *x, float *y) {
+  if constexpr (N < LANES) {
+    softmax_short<ROWS, N>(x, y, [](auto &x, float *s, auto width) {
+      for (int64_t r = 0; r < width; r++) s[r] = logf(s[r]);
+      for (int64_t i = 0; i < N; i++)
+        for (int64_t r = 0; r < width; r++) x[i][r] -= s[r];
+    });
+    return;
+  }
   for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
     float most = x[0], s = 0.0f;
     for (int64_t i = 1; i < N; i++) most = larger(most, x[i]);
@@ -546,19 +585,25 @@ template <int64_t ROWS, int64_t N> static void softmax(const float *x, float *y)
     softmax_long<ROWS - DONE, N>(x + DONE * N, y + DONE * N);
     return;
   }
-  for (int64_t r = 0; r < ROWS; r++, x += N, y += N) {
-    float most = x[0], s = 0.0f;
-    for (int64_t i = 1; i < N; i++) most = larger(most, x[i]);
-    for (int64_t i = 0; i < N; i++) s += y[i] = expf(x[i] - most);
-    for (int64_t i = 0; i < N; i++) y[i] /= s;
-  }
+  softmax_short<ROWS, N>(x, y, [](auto &x, float *s, auto width) {
+    for (int64_t i = 0; i < N; i++)
+      for (int64_t r = 0; r < width; r++) x[i][r] = expf(x[i][r]) / s[r];
+  });
 }
 template <int64_t ROWS, int64_t N>
 static void log_softmax_grad(const float *y, const float *dy, float *dx) {
-  for (int64_t r = 0; r < ROWS; r++, y += N, dy += N, dx += N) {
-    float s = 0.0f;
-    for (int64_t i = 0; i < N; i++) s += dy[i];
-    for (int64_t i = 0; i < N; i++) dx[i] = dy[i] - expf(y[i]) * s;
+  constexpr int64_t SOME = N > 0 && N < 512 ? 512 / N : 1;  // rows whose exponentials are one loop
+  for (int64_t done = 0; done < ROWS; done += SOME) {
+    const int64_t some = ROWS - done < SOME ? ROWS - done : SOME;
+    float e[SOME * N];
+    for (int64_t i = 0; i < some * N; i++) e[i] = expf(y[done * N + i]);
+    for (int64_t r = 0; r < some; r++) {
+      const float *const given = dy + (done + r) * N;
+      float *const result = dx + (done + r) * N;
+      float s = 0.0f;
+      for (int64_t i = 0; i < N; i++) s += given[i];
+      for (int64_t i = 0; i < N; i++) result[i] = given[i] - e[r * N + i] * s;
+    }
   }
 }
 template <int64_t ROWS, int64_t N>
@@ -673,11 +718,22 @@ static void running_most(const T *x, T *y, I *index) {
 }
 // Sorts each row, stably and with NaN last.
 template <bool DESCENDING, class T> static inline bool before(T a, T b) {
-  return (DESCENDING ? a > b : a < b) || (a == a && b != b);
+  return (DESCENDING ? a > b : a < b) | ((a == a) & (b != b));
 }
 template <int64_t ROWS, int64_t N, bool DESCENDING, class T, class I>
 static void sort_rows(const T *x, T *y, I *index) {
   for (int64_t r = 0; r < ROWS; r++, x += N, y += N, index += N) {
+    if constexpr (N <= 256) {  // vectors count what comes before an element faster than a sort does
+      for (int32_t i = 0; i < N; i++) {
+        const T one = x[i];
+        int32_t place = 0;
+        for (int32_t j = 0; j < i; j++) place += !before<DESCENDING>(one, x[j]);
+        for (int32_t j = i + 1; j < N; j++) place += before<DESCENDING>(x[j], one);
+        y[place] = one;
+        index[place] = (I)i;
+      }
+      continue;
+    }
     for (int64_t i = 0; i < N; i++) index[i] = (I)i;
     std::stable_sort(index, index + N,
                      [&](I a, I b) { return before<DESCENDING>(x[a], x[b]); });

@@ -20,7 +20,7 @@ inline void pause() { __builtin_ia32_pause(); }
 inline void pause() {}
 #endif
 #ifndef SPINS
-#define SPINS 400  // some microseconds; then the thread sleeps
+#define SPINS 3000  // some 75 microseconds; then the thread sleeps
 #endif
 struct Work {
   part_function function;

@@ -25,8 +25,9 @@ from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.codegen.ops.matmul import PANEL, PRODUCTS, SQUARE, turned
 from mindspore_rl.codegen.ops.updates import UPDATES
-from mindspore_rl.codegen.ops.views import is_view
+from mindspore_rl.codegen.ops.views import extent_of, is_view
 from mindspore_rl.mindir.graph import Type, Value
+from mindspore_rl.mindir.primitives import PRIMITIVES
 from mindspore_rl.platform import toolchain
 
 MAX_ROWS = 64
@@ -40,12 +41,15 @@ MIN_PANELS = 32_768
 
 The rows of a smaller one stay in a core's second cache.
 """
+SORTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "sort")
 VECTOR = 16
 """Numbers of the widest vector."""
 MIN_ROWS = 16
 """Fewest rows of a product's part."""
 MIN_ELEMENTS = 10_000
-"""Fewest elements of a loop that several cores share."""
+"""Fewest elements that an optimiser's step or a sort shares among cores."""
+MIN_LOOP = 100_000
+"""The same of another loop, which takes less time for fewer than its data take between cores."""
 MIN_WORK = 2_000_000
 """Arithmetic operations below which tiles and several cores do not pay.
 
@@ -77,14 +81,22 @@ def _share(block: Block) -> None:
         if node.op in PRODUCTS and len(node.type.shape) == 2 and _work(node) >= MIN_WORK:
             node.attrs["in parts"] = max(min(MAX_PARTS, node.type.shape[0] // MIN_ROWS), 1)
         loop = node.args[0] if node.op in UPDATES else node
+        least = MIN_LOOP if node.op in ELEMENTWISE else MIN_ELEMENTS
         shared = node.op in ELEMENTWISE or node.op in (*UPDATES, "Turned", "Panels")
-        if shared and isinstance(loop.type, Type) and loop.type.size >= MIN_ELEMENTS:
+        if shared and isinstance(loop.type, Type) and loop.type.size >= least:
             pieces = MAX_PARTS
             if node.op in ("Turned", "Panels"):  # the parts in which the weight is updated
                 rows = node.args[0].type.shape[0]
                 unit = PANEL if node.op == "Panels" and node.attrs["turned"] else SQUARE
                 pieces = rows // unit if rows % unit == 0 else 1
-            node.attrs["in parts"] = max(p for p in range(1, MAX_PARTS + 1) if pieces % p == 0)
+            node.attrs["in parts"] = _pieces(pieces)
+        if node.op in SORTS and node.args[0].type.size >= MIN_ELEMENTS:
+            node.attrs["in parts"] = _pieces(extent_of(node.args[0].type.shape[:-1]))
+
+
+def _pieces(count: int) -> int:
+    """Returns the largest number of parts into which `count` divides evenly."""
+    return max(parts for parts in range(1, MAX_PARTS + 1) if count % parts == 0)
 
 
 def _batches(nodes: list[Value]) -> list[int]:
@@ -263,13 +275,15 @@ class _Body:
         results, inner = [*rows, *sums], set(self.segment.nodes)
         nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
         count = self.segment.batch // self.segment.size
+        parts = min(count, MAX_PARTS)
         node = Value("Tiles", f"tiles of {self.segment.size}", [arg for arg, _ in self._given])
         node.attrs = {
             "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
             "count": count,
-            "at once": min(count, MAX_PARTS),
+            "at once": parts,
+            "meet": parts in (4, 8) and bool(sums),
             "rows": len(rows),
             "divisors": [count if "Mean" in origin(v).op else 1 for v in sums],
         }

@@ -52,7 +52,7 @@ def functions() -> ctypes.CDLL:
         ("insert", i, [p, i, i, p, p, p, d, i, p, p, p, p]),
         ("totals", None, [p, p]),
         ("draw", i, [u, u, u, u, i, i, i, p, p, p]),
-        ("sample", i, [p, u, u, u, i, i, p, i, p, p, p, p, p, p, p, p, p, p]),
+        ("sample", i, [p, u, u, u, i, i, p, i, p, p, p, p, p]),
         ("assign", None, [i, p, p, i, p, p, p]),
         ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
         ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),

@@ -25,6 +25,7 @@ uint64_t random_bits(uint32_t seed, uint32_t stream, uint32_t step, uint32_t ind
   return uint64_t(x) << 32 | y;
 }
 
+constexpr int64_t FEW = 16;  // of so few lanes all are compared, without a branch to guess
 }  // namespace
 
 extern "C" {
@@ -45,9 +46,13 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
     for (mask = 1; mask < uint64_t(2 * count); mask *= 2) {}
     taken.assign(mask--, UINT64_MAX);
   }
+  // All at once, several in one instruction; without replacement it is not known how many.
+  if (mode != 1)
+    for (int64_t i = 0; i < count; i++)
+      offset[i] = random_bits(seed, stream, step, first + uint32_t(i));
   uint32_t index = first;
-  for (int64_t i = 0; i < count; i++) {
-    uint64_t bits = random_bits(seed, stream, step, index++);
+  for (int64_t i = 0; i < count; i++, index++) {
+    uint64_t bits = mode == 1 ? random_bits(seed, stream, step, index) : offset[i];
     if (mode == 2) {
       offset[i] = high(bits, totals[lane[i]]);
       continue;
@@ -62,7 +67,11 @@ int64_t table_draw(uint32_t seed, uint32_t stream, uint32_t step, uint32_t first
       }
       taken[place] = at;
     }
-    int64_t found = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
+    int64_t found = 0;
+    if (lanes <= FEW)
+      for (int64_t one = 0; one < lanes; one++) found += ends[one] <= at;
+    else
+      found = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
     lane[i] = int32_t(found);
     offset[i] = at - (found ? ends[found - 1] : 0);
   }

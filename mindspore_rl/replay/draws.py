@@ -9,11 +9,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Any
 
 import numpy as np
 
 from mindspore_rl.errors import HeldBackError, ReplayError
 from mindspore_rl.replay.bindings import functions, in_parts
+from mindspore_rl.replay.given import check_exponent
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, admit, check_batch, samples_held, until
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.spec import TableSpec
@@ -44,6 +46,9 @@ class Order(Enum):
     FIFO = 0
     LIFO = 1
     LARGEST = 2
+
+
+_WEIGHTED = {Mode.DISTINCT: False, Order.LARGEST: True}
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,14 @@ def strata(count: int, lanes: int) -> np.ndarray:
     found = (np.arange(count) * lanes // count).astype(np.int32)
     found.setflags(write=False)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _given(count: int, lanes: int) -> tuple[np.ndarray, np.ndarray, int, Any]:
+    """Returns all rows of a batch, `strata` and its address, and the memory of `table_sample`."""
+    rows, of_lanes = np.arange(count), strata(count, lanes)
+    rows.setflags(write=False)
+    return rows, of_lanes, of_lanes.ctypes.data, ctypes.c_int64 * (4 * count + 1)
 
 
 def draw(
@@ -185,31 +198,35 @@ class _Batch:
 
     def __init__(self, table: Table, key: Key, count: int, mode: Mode, copy: Copy | None) -> None:
         self._table, self._key, self._mode, self._copy = table, key, mode, copy
-        self._used, self._strata = 0, strata(count, table.spec.lanes)
-        self.rows, self._memory = np.arange(count), np.empty((4, count), np.int64)
-        self.ids, self._weights = self._memory[0], self._memory[1].view(np.uint64)
-        self.probabilities = self._memory[2].view(np.float64)
-        self.lengths = self._memory[3].view(np.int32)[:count]
+        self._used, given = 0, _given(count, table.spec.lanes)
+        self.rows, self._strata, self._strata_at, memory = given
+        self._found: Any = memory()
+        self.ids = np.frombuffer(self._found, np.int64, count)
+        self.probabilities = np.frombuffer(self._found, np.float64, count, 16 * count)
+        self.lengths = np.frombuffer(self._found, np.int32, count, 24 * count)
         self.ids[:] = -1
+
+    @property
+    def _weights(self) -> np.ndarray:
+        count = len(self.ids)
+        return np.frombuffer(self._found, np.uint64, count, 8 * count)
 
     def sample(self, buffers: Buffers) -> bool:
         """Draws all rows and copies their records in one call, if the table allows it now.
 
         Returns: whether all rows are there.
         """
-        table, key, count, gone = self._table, self._key, len(self.ids), ctypes.c_int64()
-        memory, whole = self._memory.ctypes.data, np.empty(count, np.bool_)
-        columns = range(memory, memory + self._memory.nbytes, 8 * count)
+        table, key, count = self._table, self._key, len(self.ids)
         used = functions().table_sample(
-            table.base, key.seed, STREAM, key.step, self._mode, count, self._strata.ctypes.data,
-            *table.layout, buffers.at(0), in_parts(), *columns, whole.ctypes.data,
-            ctypes.byref(gone),
+            table.base, key.seed, STREAM, key.step, self._mode, count, self._strata_at,
+            *table.layout, buffers.at(0), in_parts(), self._found,
         )  # fmt: skip
         if used < 0:
             return False
         self._used = used
-        if not gone.value and self._mode is not Mode.DISTINCT:
+        if not self._found[-1] and self._mode is not Mode.DISTINCT:
             return True
+        whole = np.frombuffer(self._found, np.bool_, count, 28 * count)
         self.rows = np.union1d(to_redraw(self.ids, self._mode), np.flatnonzero(~whole))
         self._undo(self.rows)
         return not len(self.rows)
@@ -280,7 +297,7 @@ def to_redraw(ids: np.ndarray, mode: Mode | Order) -> np.ndarray:
 def check_draw(spec: TableSpec, count: int, mode: Mode | Order) -> None:
     """Raises: ReplayError: a table never allows such a draw."""
     check_batch(spec, count)
-    needed = {Mode.DISTINCT: False, Order.LARGEST: True}.get(mode, spec.weighted)
+    needed = _WEIGHTED.get(mode, spec.weighted)
     if spec.weighted != needed:
         raise ReplayError(
             f"records are drawn by {mode.name.lower()} from a table with weighted={spec.weighted}; "
@@ -333,6 +350,7 @@ def importance_weights(probabilities: np.ndarray, records: int, exponent: float)
 
     Returns: `[B] float32`, at most 1.
     """
+    check_exponent(exponent)
     weights = (records * probabilities) ** -exponent
     return (weights / weights.max()).astype(np.float32)
 

@@ -1,6 +1,7 @@
 """Rate limiter of a replay table: waits for records, and for the ratio of samples to inserts."""
 
 import math
+import numbers
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class Wait:
 
     timeout_s: float = 0.0
     waiting: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout_s, numbers.Real) or not self.timeout_s >= 0:
+            raise ReplayError(f"a wait of {self.timeout_s!r} s, expected a number from 0 on")
 
 
 NO_WAIT = Wait()

@@ -8,7 +8,8 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, in_parts, pointers
-from mindspore_rl.replay.spec import TableSpec, check_buffers
+from mindspore_rl.replay.given import check_buffers
+from mindspore_rl.replay.spec import TableSpec
 
 
 class Buffers:

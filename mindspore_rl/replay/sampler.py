@@ -1,5 +1,6 @@
 """Sampler: batches of a table's records, copied into arrays that it reuses."""
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Sampler:
         table: of which this process maps all lanes.
         batch_size: N.
         mode: a random mode, or an order whose first records are taken.
-        seed: of the draws.
+        seed: of the draws, 0 to 2^32 - 1.
         window: steps to copy of each record, from a random one on; None: whole records.
         wait: the maximum wait if records are lacking or the rate limiter holds a batch back.
 
@@ -56,7 +57,7 @@ class Sampler:
         step: number of the next batch; with the seed it determines the random numbers.
 
     Raises:
-        ReplayError: the table never allows such a batch.
+        ReplayError: the table never allows such a batch, or an argument is none.
     """
 
     def __init__(
@@ -68,11 +69,16 @@ class Sampler:
         window: int | None = None,
         wait: Wait = NO_WAIT,
     ) -> None:
+        if not isinstance(mode, Mode | Order):
+            raise ReplayError(f"mode of a draw is {mode!r}, expected one such as Mode.REPLACE")
+        for name, number in (("batch_size", batch_size), ("seed", seed), ("window", window or 0)):
+            if not isinstance(number, numbers.Integral) or not 0 <= number < 1 << 32:
+                raise ReplayError(f"{name} is {number!r}, expected a whole number below 2^32")
         check_draw(table.spec, batch_size, mode)
         if window is not None and not 1 <= window <= table.spec.length:
             raise ReplayError(f"a window of {window} steps, expected 1 to {table.spec.length}")
-        self.table, self.batch_size, self.mode, self.wait = table, batch_size, mode, wait
-        self.seed, self.step = seed, 0
+        self.table, self.batch_size, self.mode, self.wait = table, int(batch_size), mode, wait
+        self.seed, self.step = int(seed), 0
         self._own = table.buffers(batch_size, window)
         self._buffers = Buffers(table.spec, self._own, batch_size)
 
@@ -106,4 +112,4 @@ class Sampler:
         at_once = buffers if buffers.window == self.table.spec.length else None
         drawn = sample(self.table, key, count, self.mode, self.wait, copy, at_once)
         self.step += 1
-        return SampledBatch(**vars(drawn), columns=out, first=starts)
+        return SampledBatch(drawn.ids, drawn.probabilities, drawn.lengths, out, starts)

@@ -16,11 +16,11 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.draws import Key, Mode, Order, check_draw
+from mindspore_rl.replay.given import check_priorities, whole_numbers
 from mindspore_rl.replay.host_view import to_part
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.sharded_draws import ShardedDraws
 from mindspore_rl.replay.sharded_rows import ShardedRows
-from mindspore_rl.replay.spec import check_priorities
 from mindspore_rl.replay.wire import ROW, BatchShare, RowsMessage, message_bytes
 
 _NONE = np.empty(0, np.int64)
@@ -147,9 +147,9 @@ class ShardedTable(ShardedDraws):
         Raises:
             ReplayError: see `Table.update`.
         """
-        values = check_priorities(self.spec, priorities)
-        ids = np.ascontiguousarray(ids, np.int64)
-        if ids.shape != values.shape or ids.ndim != 1 or (ids < 0).any():
+        ids = whole_numbers("ids", ids)
+        values = check_priorities(self.spec, priorities, len(ids), exponent)
+        if (ids < 0).any():
             raise ReplayError(
                 f"ids {ids} have priorities {values}, expected one of each id from 0 on"
             )

@@ -7,10 +7,9 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +77,6 @@ ENTRY = np.dtype(
 )
 FIRST = np.dtype([("key", "u8"), ("id", "i8"), ("length", "i4")])
 """A record of an order with its sort key: larger keys come first."""
-_NONE = np.empty((0, 0))
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,9 @@ class Column:
     dtype: str
 
     def __post_init__(self) -> None:
-        sized = all(isinstance(x, numbers.Integral) and x >= 0 for x in self.shape)
+        sized = isinstance(self.shape, Sequence) and all(
+            isinstance(x, numbers.Integral) and x >= 0 for x in self.shape
+        )
         if not isinstance(self.name, str) or not sized or not _is_number(self.dtype):
             raise ReplayError(
                 f"a column of a replay table is {self.name!r}, {self.shape!r}, {self.dtype!r}, "
@@ -186,6 +186,8 @@ class TableSpec:
                 f"a weighted replay table has room for {self.lanes * self.capacity:,} records, "
                 f"expected fewer than {MAX_WEIGHTED:,}, whose weights fit an exact sum"
             )
+        if not all(isinstance(column, Column) for column in self.columns):
+            raise ReplayError(f"columns of a replay table are {self.columns!r}, expected `Column`s")
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
             raise ReplayError(f"columns of a replay table are {names}, expected different names")
@@ -222,7 +224,13 @@ class TableSpec:
         return np.array(list(itertools.accumulate(sizes, initial=0)), np.int64)
 
     def buffers(self, count: int, window: int | None = None) -> dict[str, np.ndarray]:
-        """Makes arrays to gather records into: `[N, T, ...]` each, for transitions `[N, ...]`."""
+        """Makes arrays to gather records into: `[N, T, ...]` each, for transitions `[N, ...]`.
+
+        Raises:
+            ReplayError: the count is no whole number from 0 on.
+        """
+        if not isinstance(count, numbers.Integral) or count < 0:
+            raise ReplayError(f"arrays for {count} records, expected a whole number from 0 on")
         steps = (window or self.length,) if self.length > 1 else ()
         return {c.name: _aligned((count, *steps, *c.shape), c.dtype) for c in self.columns}
 
@@ -338,87 +346,3 @@ def check_same(path: Path, found: TableSpec, expected: TableSpec) -> None:
             f"replay table {path} has another specification: {'; '.join(differences)}; give "
             "another file, or the specification that this one has"
         )
-
-
-def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
-    """Views an array of any library in the CPU's memory as a NumPy array, without a copy.
-
-    Args:
-        name: of the values, for errors.
-        value: an array of NumPy, PyTorch or JAX, or any with `__array__` or `__dlpack__`; or Python
-            numbers.
-        dtype: of the result for Python numbers that it can hold.
-
-    Raises:
-        ReplayError: it cannot be viewed.
-    """
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-            return np.from_dlpack(value)
-        array = np.asarray(value)
-        if not isinstance(value, Sequence | numbers.Number):
-            return array
-        cast = array.astype(dtype)  # Python numbers became int64 or float64
-        return cast if cast.dtype.kind in "fc" or (cast == array).all() else array
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        kind = f"{type(value).__module__}.{type(value).__name__}"
-        raise ReplayError(
-            f"{name} is a {kind} that NumPy cannot view ({error}); expected {dtype} in the CPU's "
-            "memory and without gradients, such as tensor.detach().cpu()"
-        ) from error
-
-
-def check_columns(
-    spec: TableSpec, columns: Mapping[str, Any], leading: tuple[int, ...]
-) -> list[np.ndarray]:
-    """Returns the columns in order, contiguous `[*leading, *shape]`. Raises: ReplayError."""
-    names = [column.name for column in spec.columns]
-    if set(columns) != set(names):
-        raise ReplayError(f"columns are {sorted(columns)}, expected {sorted(names)}")
-    arrays = []
-    for column in spec.columns:
-        array = as_array(f"column {column.name}", columns[column.name], column.dtype)
-        shape = (*leading, *column.shape)
-        if array.shape != shape or array.dtype != column.dtype:
-            raise ReplayError(
-                f"column {column.name} is {array.dtype} {array.shape}, expected {column.dtype} "
-                f"{shape}"
-            )
-        arrays.append(np.ascontiguousarray(array))
-    return arrays
-
-
-def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
-    """Returns the output arrays in the table's order, after checking them. Raises: ReplayError."""
-    arrays = [out.get(column.name, _NONE) for column in spec.columns]
-    for column, array in zip(spec.columns, arrays, strict=True):
-        if not isinstance(array, np.ndarray):
-            raise ReplayError(
-                f"column {column.name} is to be copied to a {type(array).__name__}, expected a "
-                "NumPy array: tensor.numpy() and torch.from_numpy(array) share memory"
-            )
-    steps = (arrays[0].shape[1:2] or ("T",)) if spec.length > 1 else ()
-    for column, array in zip(spec.columns, arrays, strict=True):
-        right = array.shape[1:] == (*steps, *column.shape) and array.dtype == column.dtype
-        right &= array.flags.c_contiguous and array.flags.writeable
-        if not right or len(array) < rows:
-            raise ReplayError(
-                f"column {column.name} is to be copied to {array.dtype} {array.shape}, expected "
-                f"{column.dtype} {(rows, *steps, *column.shape)}, contiguous and to be written; "
-                "see Table.buffers"
-            )
-    return arrays
-
-
-def check_priorities(spec: TableSpec, values: Any, any_table: bool = False) -> np.ndarray:
-    """Converts priorities to float64; they must be finite and not negative. Raises: ReplayError."""
-    values = np.ascontiguousarray(as_array("priorities", values, "float64"), np.float64)
-    if not (values >= 0).all() or not np.isfinite(values).all():
-        raise ReplayError(f"priorities are {values}, expected finite numbers from 0 on")
-    if not spec.weighted and not any_table:
-        raise ReplayError(
-            "a table that is not weighted gets priorities; make it with weighted=True"
-        )
-    return values

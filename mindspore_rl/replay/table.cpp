@@ -163,16 +163,21 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
   }
 }
 
-// A batch in one call, of whole records: how many random numbers it took, and in `gone` how many of
-// its rows are to be drawn again, whose id is -1 or which are not `whole`. -1, and nothing is drawn,
+// A batch in one call, of whole records: how many random numbers it took; -1, and nothing is drawn,
 // if records are lacking or the limit holds it back. `strata`: the lane of each row, for mode 2.
+// `found` gets ids, weights, probabilities, lengths and whether each record is whole, and then how
+// many rows are to be drawn again, whose id is -1 or which are not whole.
 int64_t table_sample(char *base, uint32_t seed, uint32_t stream, uint32_t step, int64_t mode,
                      int64_t count, const int32_t *strata, int64_t columns, const int64_t *starts,
                      const int64_t *step_bytes, char *const *to,
-                     void (*in_parts)(void (*)(void *, int64_t), void *, int64_t), int64_t *ids,
-                     uint64_t *weights, double *probabilities, int32_t *lengths, uint8_t *whole,
-                     int64_t *gone) {
+                     void (*in_parts)(void (*)(void *, int64_t), void *, int64_t),
+                     int64_t *found) {
   Table table(base);
+  int64_t *ids = found;
+  uint64_t *weights = (uint64_t *)(found + count);
+  double *probabilities = (double *)(found + 2 * count);
+  int32_t *lengths = (int32_t *)(found + 3 * count);
+  uint8_t *whole = (uint8_t *)(lengths + count);
   const int64_t lanes = table.header.lanes;
   std::vector<uint64_t> totals(lanes), offsets(count);
   std::vector<int32_t> lane(strata, strata + count);
@@ -192,7 +197,7 @@ int64_t table_sample(char *base, uint32_t seed, uint32_t stream, uint32_t step, 
   }
   table_gather(base, nullptr, 0, count, ids, nullptr, table.header.length, columns, starts,
                step_bytes, to, whole, in_parts);
-  *gone = std::count(whole, whole + count, 0);
+  found[4 * count] = std::count(whole, whole + count, 0);
   return used;
 }
 

@@ -30,6 +30,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.platform.cache import replacing, writing
 from mindspore_rl.platform.resources import available_memory, free_shared_bytes
 from mindspore_rl.replay.bindings import functions
+from mindspore_rl.replay.given import check_priorities, whole_numbers
 from mindspore_rl.replay.pinned_memory import PageLock
 from mindspore_rl.replay.records import Records
 from mindspore_rl.replay.spec import (
@@ -38,7 +39,6 @@ from mindspore_rl.replay.spec import (
     LANE,
     LIMIT,
     TableSpec,
-    check_priorities,
     check_same,
     described,
 )
@@ -223,21 +223,21 @@ class Table(Records):
         if weights[:, : spec.capacity].max() > most or weights[:, spec.capacity :].any():
             raise ValueError("it has weights that no record can have")
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Writes a copy to a file, piece by piece; the table must not be written meanwhile.
 
         Raises:
             StorageError: the disk is full; no file is left.
         """
+        path, checksum = Path(path), 0
         with writing(path), replacing(path) as file:
-            checksum = 0
             for piece in self._pieces():
                 file.write(piece)
                 checksum = self._add(checksum, piece)
             file.write(checksum.to_bytes(8, "little"))
 
     @staticmethod
-    def load(path: Path, to: Path | None = None) -> "Table":
+    def load(path: Path | str, to: Path | str | None = None) -> "Table":
         """Creates a table from a saved copy.
 
         Args:
@@ -247,6 +247,7 @@ class Table(Records):
         Raises:
             ReplayError: the file is damaged, or there is not enough space.
         """
+        path, to = Path(path), None if to is None else Path(to)
         try:
             with path.open("rb") as file:
                 table = Table.create(described(file.fileno(), 8), to)
@@ -300,12 +301,11 @@ class Table(Records):
         Returns: number of records that still existed.
 
         Raises:
-            ReplayError: a priority is not finite, or negative; the table is not weighted.
+            ReplayError: there is not one priority of each record; a priority or the exponent is not
+                finite, or negative; the table is not weighted.
         """
-        values = check_priorities(self.spec, priorities)
-        ids = np.ascontiguousarray(ids, np.int64)
-        if len(ids) != len(values):
-            raise ReplayError(f"{len(ids)} ids have {len(values)} priorities, expected as many")
+        ids = whole_numbers("ids", ids)
+        values = check_priorities(self.spec, priorities, len(ids), exponent)
         data = (ids.ctypes.data, values.ctypes.data)
         return int(functions().table_update(self.base, len(ids), *data, exponent))
 
@@ -321,7 +321,8 @@ class Table(Records):
 
     def read_at_random(self) -> None:
         """Turns off the system's read-ahead in the table's file."""
-        self._map.madvise(mmap.MADV_RANDOM)
+        if self.base:
+            self._map.madvise(mmap.MADV_RANDOM)
 
     def will_need(self, ids: np.ndarray, first: np.ndarray, window: int) -> None:
         """Asks the system to prefetch from the file what a later `gather` copies.

@@ -6,7 +6,7 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
-from mindspore_rl.replay.spec import check_buffers
+from mindspore_rl.replay.given import check_buffers
 from mindspore_rl.replay.table import Table
 
 

@@ -11,8 +11,13 @@ from numpy.typing import ArrayLike
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
+from mindspore_rl.replay.given import (
+    check_columns,
+    check_names,
+    check_priorities,
+    whole_numbers,
+)
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, inserts_held, until
-from mindspore_rl.replay.spec import check_columns, check_priorities
 from mindspore_rl.replay.table import Table, lock
 
 
@@ -28,14 +33,20 @@ class Writer:
         wait: the maximum wait of an insert that the rate limiter holds back.
 
     Raises:
-        ReplayError: a lane already has a writer.
+        ReplayError: the table has no such lane, or it already has a writer; the table is closed.
     """
 
     def __init__(
         self, table: Table, lanes: Iterable[int] | None = None, wait: Wait = NO_WAIT
     ) -> None:
         self.table, self.wait = table, wait
-        self.lanes = frozenset(range(table.spec.lanes) if lanes is None else lanes)
+        every = range(table.spec.lanes)
+        lanes = every if lanes is None else lanes
+        listed = list(lanes) if isinstance(lanes, Iterable) else lanes
+        chosen = whole_numbers("lanes", listed).tolist()
+        if table.base and not set(every).issuperset(chosen):
+            raise ReplayError(f"lanes of a writer are {chosen}, expected some of {list(every)}")
+        self.lanes = frozenset(chosen)
         self._open: dict[int, int] = {}
         # A new open file description: locks of the same description never conflict.
         locks = os.open(f"/proc/self/fd/{table.descriptor}", os.O_RDWR | os.O_CLOEXEC)
@@ -86,17 +97,18 @@ class Writer:
                 rest of the records back for too long.
         """
         table, spec = self.table, self.table.spec
-        lanes = np.ascontiguousarray(lanes, np.int32)
+        lanes = self._checked(lanes)
         count = len(lanes)
-        self._check_lanes(lanes)
         steps = (spec.length,) if spec.length > 1 else ()
         arrays = check_columns(spec, columns, (count, *steps))
         if lengths is None:
             lengths = np.full(count, spec.length)
-        lengths = np.ascontiguousarray(lengths, np.int32)
+        lengths = whole_numbers("lengths", lengths).astype(np.int32)
         if lengths.shape != (count,) or not ((lengths > 0) & (lengths <= spec.length)).all():
             raise ReplayError(f"lengths are {lengths}, expected {count} of 1 to {spec.length}")
-        values = None if priorities is None else check_priorities(spec, priorities)
+        values = None
+        if priorities is not None:
+            values = check_priorities(spec, priorities, count, exponent)
         ids = np.empty(count, np.int64)
         done = 0
 
@@ -121,7 +133,7 @@ class Writer:
         Raises:
             ReplayError: all records of the lane are open.
         """
-        self._check_lanes(np.array([lane]))
+        self._checked([lane])
         record = int(functions().table_begin(self.table.base, lane))
         if record < 0:
             raise self._full(lane)
@@ -131,7 +143,8 @@ class Writer:
     def append(self, record: int, columns: Mapping[str, Any]) -> None:
         """Appends steps, `[T, ...]` each (see `insert`), to an open record."""
         table, spec = self.table, self.table.spec
-        steps = len(next(iter(columns.values())))
+        check_names(spec, columns)
+        steps = (np.shape(columns[spec.columns[0].name]) or (1,))[0]
         arrays = check_columns(spec, columns, (steps,))
         done = self._steps(record)
         if done + steps > spec.length:
@@ -143,7 +156,8 @@ class Writer:
         """Closes a record, which can be drawn from now on. Returns: its id."""
         if not self._steps(record):
             raise ReplayError("a record without a step is committed")
-        value = float(check_priorities(self.table.spec, np.array([priority]), any_table=True)[0])
+        spec = self.table.spec
+        value = float(check_priorities(spec, [priority], 1, exponent, any_table=True)[0])
 
         def close() -> int:
             found = int(functions().table_commit(self.table.base, record, value, exponent))
@@ -160,9 +174,14 @@ class Writer:
             raise ReplayError(f"record {record} is not open")
         return self._open[record]
 
-    def _check_lanes(self, lanes: np.ndarray) -> None:
-        if not self.lanes.issuperset(lanes.tolist()):
-            raise ReplayError(f"lanes are {lanes}, expected some of {sorted(self.lanes)}")
+    def _checked(self, lanes: ArrayLike) -> np.ndarray:
+        """Returns numbers of this writer's lanes, `[N] int32`. Raises: ReplayError."""
+        found = whole_numbers("lanes", lanes)
+        if not self.lanes:
+            raise ReplayError("a writer is used that was closed, or has no lanes")
+        if not self.lanes.issuperset(found.tolist()):
+            raise ReplayError(f"lanes are {found}, expected some of {sorted(self.lanes)}")
+        return found.astype(np.int32)
 
     def _full(self, lane: int) -> ReplayError:
         return ReplayError(

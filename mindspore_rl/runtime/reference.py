@@ -132,6 +132,7 @@ class Reference(PlainLoop):
 
     Attributes:
         reports: the metrics that were reported.
+        nudge: changes each gradient, if set.
         versions: the actor's parameters before this iteration and the `lag` iterations before it,
             the oldest first, in the order of `named_parameters`.
     """
@@ -162,6 +163,7 @@ class Reference(PlainLoop):
         self._gradients: dict[tuple, Callable] = {}
         self._told: Any = ()  # the rows of the last gradient, which no mark records
         self._windows: dict[str, EnvironmentWindows] = {}
+        self.nudge: Callable[[Tensor], Tensor] | None = None
 
     def run(self) -> None:
         """Runs the training loop, and closes what it has opened."""
@@ -289,8 +291,10 @@ class Reference(PlainLoop):
         compute = self._gradients.get(key) or gradient_function(loss, network, None)
         if inspect.ismethod(loss):  # a function inside `learn` is another one in every call
             self._gradients[key] = compute
-        *sums, self._told = compute(*args)
-        found = (*sums, self._told) if rows else tuple(sums)
+        grads, means, self._told = compute(*args)
+        if self.nudge:
+            grads = tuple(map(self.nudge, grads))
+        found = (grads, means, self._told) if rows else (grads, means)
         return self._implied("gradient", "gradient", found)
 
     def update(self, method: Callable, *args: Any) -> None:

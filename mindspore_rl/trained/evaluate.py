@@ -24,6 +24,7 @@ from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.best_checkpoint import chosen
 from mindspore_rl.runtime.rank.episodes import team_reward
 from mindspore_rl.trained.acting import Acting, Over
+from mindspore_rl.trained.still import acts_alone
 from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
@@ -47,7 +48,8 @@ def evaluate(
     """Plays one episode in each of `episodes` environments.
 
     It runs the training loop instead of the actor alone, because the loop knows the arguments of
-    `act` (a recurrent state, an exploration rate) and what happens to its result.
+    `act` (a recurrent state, an exploration rate) and what happens to its result; except where a
+    trial shows that the greedy action of an observation is all, see `still.acts_alone`.
 
     Args:
         run_dir: a run directory with a checkpoint.
@@ -73,8 +75,10 @@ def evaluate(
     mindspore_device.use()
     trained = build_trained(run_dir, episodes, seed, env, which, assignments)
     played = Played(*trained, greedy=not sample, watch=watch, film=film)
+    in_python = not sample and not trained[0].spec.in_graph
+    act = acts_alone(*trained, episodes) if in_python else None
     with contextlib.suppress(Over):
-        played.run()
+        played.run(act)
     if played.under_way.any():
         text = f"msrl: {played.under_way.sum()} episodes were not over after {MAX_STEPS} steps"
         print(text, file=sys.stderr)
@@ -115,14 +119,22 @@ class Played:
         self._watch, self._film, self._obs = watch, film, Tensor(0.0)
         self._steps_played, self._told = 0, time.monotonic()
 
-    def run(self) -> None:
-        """Runs the training loop.
+    def run(self, act: Callable[[Tensor], Any] | None = None) -> None:
+        """Runs the training loop, or acts alone.
+
+        Args:
+            act: the actions of observations, for environments without random numbers.
 
         Raises:
             Over: each episode has ended, or there were `MAX_STEPS` steps.
         """
         with self._environment:
-            self._loop.run()
+            if act is None:
+                self._loop.run()
+                return
+            obs = self.reset(None)
+            while True:
+                obs = self.step(act(obs), None)[0]
 
     def reset(self, noise: Tensor | None) -> Tensor:
         """Resets the environments; see `LocalEnvironment.reset`."""

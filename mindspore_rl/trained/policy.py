@@ -26,6 +26,7 @@ from mindspore_rl.rl.operators import to_array
 from mindspore_rl.trained.acting import Acting, Over
 from mindspore_rl.trained.evaluate import build_trained
 from mindspore_rl.trained.greedy_cell import GreedyCell, differ
+from mindspore_rl.trained.still import Still, outcome, some_obs
 
 Given = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Observations `[B, ...]`, rewards `[B]` or `[B, A]`, and which episodes have ended, `[B]` bool."""
@@ -115,16 +116,11 @@ class Policy:
 
     def some_obs(self, rows: int) -> np.ndarray:
         """Makes random observations `[rows, ...]`, the same at every call."""
-        rng, shape = np.random.default_rng(0), (rows, *self.spec.obs_shape)
-        obs = rng.integers(0, 256, shape) if self.spec.images else rng.standard_normal(shape)
-        if size := self.spec.mask_size:  # one action at least is valid
-            obs[..., -size:] = rng.random((*shape[:-1], size)) < 0.5
-            obs[..., -1] = 1.0
-        return obs.astype(self.spec.obs_dtype)
+        return some_obs(self.spec, rows)
 
     def _play(self, obs: np.ndarray, steps: int, seed: int, **options: Any) -> np.ndarray:
         """Runs the loop for some steps with the same observations. Returns: the last actions."""
-        still = _Still(obs, self.spec.agent_shape, steps)
+        still = Still(obs, self.spec.agent_shape, steps)
         with contextlib.suppress(Over):
             Acting(*self._trained, still, len(obs), seed, **options).run()
         return still.action
@@ -223,38 +219,6 @@ class Policy:
         return differ(*self._asked(self.some_obs(self._trained[0].config.num_envs)))
 
 
-class _Still:
-    """Environments whose observations stay the same.
-
-    Args:
-        obs: `[B, ...]`.
-        agent_shape: of a reward.
-        steps: number of steps after which the loop ends.
-
-    Attributes:
-        action: the last actions.
-    """
-
-    noise_size = 0
-
-    def __init__(self, obs: np.ndarray, agent_shape: tuple, steps: int) -> None:
-        self._obs, self._left, self.action = obs, steps, np.empty(0)
-        rows = len(obs)
-        self._outcome = obs, np.zeros((rows, *agent_shape), np.float32), np.zeros(rows, bool)
-
-    def reset(self, noise: Tensor | None) -> Tensor:
-        """Returns the observations."""
-        return Tensor(self._obs)
-
-    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
-        """Stores the action."""
-        self.action = to_array(action)
-        self._left -= 1
-        if not self._left:
-            raise Over
-        return _outcome(*self._outcome)
-
-
 class _Exchange:
     """Environments that the caller steps from another thread, through two queues."""
 
@@ -271,7 +235,7 @@ class _Exchange:
     def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
         """Passes an action to the caller, and waits for its results."""
         self.actions.put(to_array(action))
-        return _outcome(*self._take())
+        return outcome(*self._take())
 
     def _take(self) -> Given:
         found = self.given.get()
@@ -304,11 +268,6 @@ class _Episodes:
         if isinstance(found, BaseException):
             raise found
         return found
-
-
-def _outcome(obs: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> tuple[Tensor, ...]:
-    """Returns the results of a step; no episode is truncated."""
-    return tuple(map(Tensor, (obs, obs, reward, ended, np.zeros(len(ended), bool))))
 
 
 def _play(loop: Acting, exchange: _Exchange) -> None:

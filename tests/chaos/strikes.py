@@ -83,7 +83,7 @@ WORKS = (
 LONG = {
     cells: Work(
         f"GPUOnly in the graph, {cells}",
-        (*PPO, "GPUOnly", "--env", "graph:CartPole-v1"),
+        (*PPO, "GPUOnly"),
         cells,
         length=length,
     )

@@ -61,6 +61,21 @@ def test_equal_under_two_policies(capsys):
     assert "GPUOnly, 1 worker, native cells: equal" in printed.err
 
 
+def test_values_that_nobody_reads_are_not_compared(capsys, tmp_path):
+    """Of the first further gradient nobody reads the parameters' part, of the second nothing."""
+    again = (
+        "msrl.gradient(\n            self.loss, self.network, batch.obs, batch.action, advantage)"
+    )
+    more = f"_, (unread, more) = {again}\n        unread, _ = {again}\n        loss, entropy"
+    file = changed(tmp_path, "loss, entropy = means", f"{more} = means")
+    file.write_text(file.read_text().replace('"returns": mean}', '"returns": mean, "more": more}'))
+    assert main(["check", str(file), *LEARNERS, *IN_THIS_PROCESS]) == 0
+    printed = capsys.readouterr().out
+    assert outcomes(printed) == {"MultipleLearners": "equal"}
+    assert "action#1, gradient#1, gradient#2, 5 metrics" in printed
+    assert re.search(r"not compared: gradient#3 \(changed.py:\d+\), whose values nobody", printed)
+
+
 def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys, tmp_path):
     """The gradient of one fragment is a third of the correct one."""
     prepare = pipeline.prepare
@@ -203,8 +218,23 @@ def test_what_rounding_does_is_told_from_a_mistake(tmp_path):
     file.write_text(file.read_text().replace("action_space.n, 0.01", "action_space.n, 1.0"))
     config = dataclasses.replace(programs.trainer_class(file).Config(), num_steps=8)
     known = plain.plain_run(file, config, 1, {})
-    off = [Compared(0, "metric returns", 0.5, "!"), Compared(0, "boundary:gradient#1", 1e-3, "!")]
+    sites = (("metric returns", 0.5), ("boundary:gradient#1", 1e-3))
+    off = [Compared(0, name, far, "!") for name, far in sites]
     moved = plain.rounding_alone(off, file, config, known, {})
     assert [plain.is_rounding(one, moved[one]) for one in off] == [True, False]
-    assert moved[off[0]] > 0.05
-    assert 0.0 < moved[off[1]] < 1e-5
+    assert moved[off[0]].far > 0.05
+    assert 0.0 < moved[off[1]].far < 1e-5
+
+
+def test_what_rounding_in_a_gradient_does_to_an_update_is_told_from_a_mistake(tmp_path):
+    """Adam divides a gradient's entries, which are small for one feature, by their own size."""
+    flat = "obs.reshape((-1, obs.shape[-1]))"
+    small = f"{flat} * ops.concat((ops.ones_like(obs[0, 0, :3]), 1e-7 + 0 * obs[0, 0, 3:]))"
+    file = changed(tmp_path, f"self.network({flat})", f"self.network({small})")
+    file.write_text(file.read_text().replace("g_rate)", "g_rate, eps=1e-15)"))
+    config = dataclasses.replace(programs.trainer_class(file).Config(), num_steps=8)
+    known = plain.plain_run(file, config, 1, {})
+    name, step = "parameters/actor.network.layers.0.weight", config.learning_rate
+    right, wrong = (Compared(None, name, step / 8, "!", mean) for mean in (step / 64, step))
+    moved = plain.rounding_alone([right, wrong], file, config, known, {})
+    assert [plain.is_rounding(one, moved[one]) for one in (right, wrong)] == [True, False]

@@ -223,6 +223,14 @@ def _orders(cases, nan):
                 here[..., i] = i - np.argmax(found[..., ::-1], -1)
             cases.add(op, [x, axis], (wanted, reached))
         cases.add("CumProd", [x, axis, False, False], x.cumprod(axis))
+    many, back = _floats(201, 3, nan=nan), _floats(201, 3)
+    many[7], many[8, 1] = -np.inf, np.inf
+    with np.errstate(invalid="ignore"):
+        log_soft = _log_softmax(many)
+        wanted = back - np.exp(log_soft) * back.sum(-1, keepdims=True)
+        cases.add("Softmax", [many, (-1,)], _softmax(many))
+    cases.add("LogSoftmax", [many, -1], log_soft)
+    cases.add("LogSoftmaxGrad", [log_soft, back, -1], wanted)
     shifted = np.concatenate([np.ones((1, 5, 3), np.float32), x[:-1].cumprod(0)])
     cases.add("CumProd", [x, 0, True, False], shifted)
     cases.add("CumsumExt", [x > 0, 1, None], (x > 0).cumsum(1))
@@ -405,7 +413,10 @@ def test_empty_arrays():
     cases.add("MatMul", [none, _floats(5, 3), False, False], np.zeros((0, 3), np.float32))
     cases.add("MatMul", [np.zeros((3, 0), np.float32), none], np.zeros((3, 5), np.float32))
     cases.add("Concat", [[none, _floats(2, 5) * 0], 0], np.zeros((2, 5), np.float32))
-    cases.add("LogSoftmax", [none, -1], none)
+    for x in (none, np.zeros((5, 0), np.float32)):
+        cases.add("LogSoftmax", [x, -1], x)
+        cases.add("LogSoftmaxGrad", [x, x, -1], x)
+        cases.add("Softmax", [x, (-1,)], x)
     cases.add("CumSum", [none, 0, False, False], none)
     cases.add("Slice", [_floats(4, 5), (1, 2), (3, 0)], np.zeros((3, 0), np.float32))
     cases.check()

@@ -190,8 +190,12 @@ def test_rows_that_meet_are_two_batches(all_tiled):
     assert "static void tile_1" in all_tiled[0]
 
 
-@pytest.mark.parametrize("case", ["plain", "image"])
-def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, all_tiled):
+@pytest.mark.parametrize(
+    ("case", "rows"), [("plain", 8), ("plain", 12), ("plain", 24), ("image", 8)]
+)
+def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, rows, all_tiled, monkeypatch):
+    """Twelve tiles in eight parts, eight and four that are each a part: sums are added in pairs."""
+    monkeypatch.setattr(tiling, "MAX_ROWS", rows)
     cell, inputs = CASES[case][0](), CASES[case][1]
     start = {p.name: p.asnumpy().copy() for p in cell.get_parameters()}
     outcomes = []
@@ -203,11 +207,13 @@ def test_sums_over_rows_do_not_depend_on_the_number_of_threads(case, all_tiled):
     for outcome in outcomes[1:]:
         for one, other in zip(outcomes[0], outcome, strict=True):
             np.testing.assert_array_equal(one, other)
+    assert ("meet<" in all_tiled[0]) == (case == "plain")
 
 
 def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, monkeypatch):
     monkeypatch.setattr(batch_rules, "MAX_SUM", 0)
     monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
+    monkeypatch.setattr(tiling, "MIN_LOOP", 10)
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
     first = _agreeing(cell, inputs)
@@ -242,8 +248,25 @@ def test_rows_of_weights_become_whole_vectors_once(all_tiled):
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
+def test_the_rows_of_a_large_sort_are_parts(monkeypatch, all_tiled):
+    """Short rows by counting, long ones by a sort; equal numbers keep their order, NaN is last."""
     monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
+    for width, descending in ((40, False), (256, True), (300, False)):
+        x = np.round(2 * _floats(12, width))
+        x[:, 3::7] = np.nan
+        given = tensor("x", x)
+        types = Type(x.shape, "float32"), Type(x.shape, "int32")
+        made = node("Sort", given, type=types, axis=-1, descending=descending)
+        cell = native_of([made], {given: x}, made.attrs["parts"], threads=3)
+        order = np.argsort(-x if descending else x, -1, kind="stable")
+        values, index = cell(x)
+        np.testing.assert_array_equal(index, order)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, order, -1))
+    assert len(all_tiled) == 3 and all("  sort_rows<2, " in text for text in all_tiled)
+
+
+def test_the_parts_of_a_loop_cover_all_its_elements(monkeypatch):
+    monkeypatch.setattr(tiling, "MIN_LOOP", 10)
     x, row = _floats(3, 7), _floats(7)
     given = tensor("x", x), tensor("row", row)
     made = node("Add", *given, type=Type(x.shape, "float32"))

@@ -20,7 +20,9 @@ from mindspore_rl.policy import Schedule
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import arrivals_log, checkpoint
 from mindspore_rl.runtime.arrivals_log import Arrived, read_log
+from mindspore_rl.runtime.rank import replay_checkpoint
 from mindspore_rl.runtime.rank.leases import Leases
+from mindspore_rl.runtime.rank.replay_checkpoint import ReplaySegments
 from mindspore_rl.runtime.replayed import Names, ReplayedLoop
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
@@ -115,8 +117,22 @@ def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp
         0,
     ),
 )
-def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp_path, shuffled):
-    """Fast workers have several records in a batch, so that lanes have different numbers."""
+def test_records_of_whoever_is_ready_are_those_of_the_log(
+    algorithm, config, tmp_path, shuffled, monkeypatch
+):
+    """Fast workers have several records in a batch, so that lanes have different numbers.
+
+    They are written before the checkpoint, which is the last one.
+    """
+    ahead, write = [], ReplaySegments.write_ahead
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 1)
+
+    def write_ahead(side, inserted):
+        write(side, inserted)
+        ahead.append(len(side._ahead))
+
+    monkeypatch.setattr(ReplaySegments, "write_ahead", write_ahead)
     job = request(algorithm, 3, 6, 12, config=RECORDS | config, staleness=6)
     plan, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan).rows
@@ -124,6 +140,7 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(algorithm, config, tmp
     inserted = arrays["counters/inserted"]
     assert len(set(inserted)) > 1
     assert sum(inserted) == 12 * 6 * plan.records_per_env
+    assert max(ahead) > 1
     assert far(plan, log, arrays) < 1e-6
 
 

@@ -216,6 +216,7 @@ def test_a_run_has_no_break(tmp_path):
 
 SUPPORTED = (
     "x = y = reward\ntarget = x + y",
+    "first = next(self.net.get_parameters())\ntarget = reward * first.sum()",
     "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
     "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\ntarget = reward * total",
     "a, b = reward, 2.0 * reward\na, b = b, a\ntarget = a - b",
@@ -516,6 +517,10 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
         (
             "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\n    x = m['a']",
             "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m .= {'a': 0.0}",
+        ),
+        (
+            "noises = [msrl.uniform(16, self.config.seed) for _ in range(2)]",
+            r"`noise = msrl.uniform\(16, n \* self.config.seed\)`, whose part i",
         ),
         (
             "s = reward.sum()\nif msrl.mean(reward) > 0:\n"

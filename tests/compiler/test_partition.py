@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_rl.compiler.partition.replicate import shares
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import COMPONENTS, Cut, DistributionPolicy, FragmentRule
 from tests.compiler.programs import analyse_with
 
 TAKE = (
@@ -18,6 +18,10 @@ TAKE = (
 WRONG = {
     "unmarked mean": ({"learn": "target = reward - reward.mean()"}, "msrl.mean"),
     "mean as glue": ({"learn": "m = reward.mean()\ntarget = reward * m"}, "msrl.mean"),
+    "numbers in an expression": (
+        {"learn": "target = reward + ops.arange(self.config.num_envs)"},
+        "write `numbers = ops.arange(",
+    ),
     "rows mixed": ({"learn": "target = ops.flip(reward, (1,))"}, "computed alone"),
     "count of ends": (
         {"learn": "n = (reward > 2.0).astype('float32').sum()\ntarget = reward * n"},
@@ -119,7 +123,7 @@ def test_a_policy_that_permits_too_little(tmp_path):
             FragmentRule("learner", ("replay", "gradient", "update")),
         ),
     )
-    with pytest.raises(PolicyError, match="permits none here"):
+    with pytest.raises(PolicyError, match=r"add Cut\('parameters', 'update', 'actor'\) to the p"):
         analyse_with(tmp_path, policy)
 
 
@@ -148,6 +152,32 @@ def test_an_environment_is_compiled_by_the_fragment_that_holds_it():
     )
     with pytest.raises(PolicyError, match="fragment rest has compiled="):
         DistributionPolicy("Odd", "two fragments", rules)
+
+
+def test_what_a_learner_inserts_of_its_network_stays_with_it(tmp_path):
+    """The cut of transitions is between others."""
+    rules = (
+        FragmentRule("env", ("environment",), 2, "env"),
+        FragmentRule("actor", ("actor",)),
+        FragmentRule("learner", ("replay", "gradient"), 2, "env"),
+        FragmentRule("server", ("update",)),
+    )
+    ways = {
+        "observation": ("environment", "actor"),
+        "action": ("actor", "environment"),
+        "transition": ("environment", "replay"),
+        "gradient": ("gradient", "update"),
+        "parameters": ("update", "gradient"),
+    }
+    cuts = tuple(Cut(mark, *way) for mark, way in ways.items())
+    learn = (
+        "target = reward + self.net.value(obs)\n"
+        'msrl.replay_insert(target[0], keep=80, into="own")\n'
+        'target = target + msrl.mean(msrl.replay_sample(8, of="own")[0])'
+    )
+    policy = DistributionPolicy("Stages", "four fragments", rules, cuts)
+    plan = analyse_with(tmp_path, policy, learn=learn, compiled=False)
+    assert not [m for m in plan.messages if (m.source, m.target) == ("learner", "env")]
 
 
 def test_learner_state_may_only_change_by_update(tmp_path):

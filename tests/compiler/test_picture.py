@@ -12,7 +12,7 @@ from mindspore_rl.jobs.registry import policies
 
 @pytest.mark.parametrize("policy", policies())
 def test_every_arrow_has_two_ends(policy, capsys):
-    command = ["graph", "ppo", "--policy", policy, "--workers", "2", "--env", "CartPole-v1"]
+    command = ["graph", "ppo", "--policy", policy, "--workers", "2"]
     assert cli.main([*command, "--format", "mermaid"]) == 0
     picture = capsys.readouterr().out
     made = set(re.findall(r"^    (\w+)\[", picture, re.M))
@@ -26,7 +26,7 @@ def test_every_arrow_has_two_ends(policy, capsys):
 
 
 def test_a_message_is_drawn_from_what_makes_it_to_what_needs_it(capsys):
-    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    job = ("--policy", "SingleLearnerFine", "--workers", "2")
     cli.main(["graph", "ppo", *job, "--format", "mermaid"])
     picture = capsys.readouterr().out
     assert (
@@ -38,7 +38,7 @@ def test_a_message_is_drawn_from_what_makes_it_to_what_needs_it(capsys):
 
 
 def test_lines_have_the_colours_of_the_fragments_that_run_them(capsys):
-    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    job = ("--policy", "SingleLearnerFine", "--workers", "2")
     assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
     svg = "{http://www.w3.org/2000/svg}"
     drawing = ElementTree.fromstring(capsys.readouterr().out)
@@ -62,7 +62,7 @@ def test_an_algorithm_without_lines_of_its_own_is_refused(tmp_path, refused):
 
 
 def test_times_are_written_beside_messages(capsys):
-    job = ("--policy", "SingleLearnerFine", "--workers", "2", "--env", "CartPole-v1")
+    job = ("--policy", "SingleLearnerFine", "--workers", "2")
     assert cli.main(["graph", "ppo", *job, "--format", "svg"]) == 0
     drawn = capsys.readouterr().out
     texts = _messages(drawn)

@@ -311,6 +311,10 @@ class Empty(Shared):
     observation_space = Box(-9, 9, (0,))
 
 
+class Bools(Shared):
+    observation_space = Box(0, 1, (3,), bool)
+
+
 class Mixed(Shared):
     observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-9, 9, (2,))})
 
@@ -348,6 +352,7 @@ def test_observations_may_all_live_in_one_array(odd):
         ("Unsayable", r"step raised Silent: its text cannot be told: its __str__ raised Runtime"),
         ("UnsayableAtOnce", "could not be made: Silent: its text cannot be told: its __str__"),
         ("Empty", r"has the observation space Box\(\[\], \[\], \(0,\).*of one number at least"),
+        ("Bools", r"Box\(False, True, \(3,\), bool\), .* write spaces.MultiBinary\(3\), which"),
         ("Mixed", "it is a space of gym, and the environment is one of gymnasium: take both of"),
         ("MixedActions", r"MultiDiscrete\(\[3 2\]\), expected .* it is a space of gym, and"),
     ],

@@ -242,7 +242,7 @@ def test_a_decision_transformer_gets_what_it_is_asked_for(tmp_path):
     data = tmp_path / "data"
     for steps in (1000, 4000, 20_000, 60_000):
         stop = ("--stop-return", "nan", "--total-steps", str(steps))
-        train(tmp_path / f"{steps}", "ppo", "--env", "CartPole-v1", *stop)
+        train(tmp_path / f"{steps}", "ppo", *stop)
         record = (f"{steps}", "data", "--episodes", "100", *["--append"] * data.exists())
         msrl(tmp_path, "dataset", "record", *record)
     with Dataset(data) as dataset:

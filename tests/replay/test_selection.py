@@ -43,6 +43,19 @@ def test_random_numbers_are_those_of_the_project():
     assert used == 5
 
 
+@pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.DISTINCT])
+def test_few_lanes_and_many_are_drawn_alike(mode):
+    """Few are compared one by one, also empty ones; many are searched."""
+    totals = np.random.default_rng(1).integers(0, 3, 16).astype(np.uint64) * 1000
+    assert not totals.all()
+    few, many = draw(Key(7, 3), totals, 512, mode), draw(Key(7, 3), np.append(totals, 0), 512, mode)
+    ends = np.cumsum(totals)
+    found = ends[few[0]] - totals[few[0]] + few[1]
+    np.testing.assert_array_equal(few[0], np.searchsorted(ends, found, "right"))
+    for one, other in zip(few, many, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 def test_records_are_drawn_equally_often(mode, lanes):

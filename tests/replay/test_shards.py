@@ -694,7 +694,7 @@ def test_buffers_that_were_good_once_are_looked_at_again():
 def test_wrong_priorities_are_told():
     def job(sharded, comm):
         for ids, priorities, message in (
-            ([1, 2], [1.0], "expected one of each id"),
+            ([1, 2], [1.0], "one of each record"),
             ([-1], [1.0], "expected one of each id"),
             ([1], [np.nan], "priorities are"),
         ):

@@ -12,6 +12,7 @@ from mindspore_rl.errors import CheckpointError, ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.trained import evaluate
+from mindspore_rl.trained.still import acts_alone
 from tests.compiler.inproc import PROGRAMS, request
 from tests.runtime.test_worker import run
 
@@ -52,6 +53,35 @@ class Alternates(Trainer):
                 msrl.replay_insert(obs, action, reward)
             grads, _ = msrl.gradient(self.learner.loss, self.learner.net, *msrl.replay_sample())
             msrl.update(self.learner.apply, grads)
+"""
+GREEDY = """
+from mindspore import Parameter, Tensor, ops
+from mindspore_rl.rl.action_distributions import categorical_sample
+from tests.programs import small_agents
+
+
+class Act(small_agents.Act):
+    def __init__(self, net):
+        super().__init__(net)
+        self.acted = Parameter(Tensor([0.0]), name="acted")
+
+    def act(self, obs, noise):
+        {acts}
+        return categorical_sample(self.net.policy(obs), noise)
+
+    def act_greedily(self, obs):
+        return ops.argmax(self.net.policy(obs), -1).astype("int32")
+
+
+class Greedy(small_agents.SmallTrainer):
+    Act = Act
+
+    def train(self, msrl):
+        obs = msrl.env_reset()
+        for _ in msrl.iterations():
+            for _ in msrl.steps():
+                action = msrl.agent_act({given})
+                obs, _, reward, _, _ = msrl.env_step({taken})
 """
 COUNTS = """
 import numpy as np
@@ -108,6 +138,37 @@ def test_state_is_carried_from_step_to_step(counts):
     """Across iterations of 16 steps and without learning: an update would not find its rows."""
     assert played(*counts).returns.tolist() == [21.0] * 3
     assert played(*counts, greedy=True).returns.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "acts", "alone"),
+    [
+        ("obs", "action", "pass", True),
+        ("obs + 1.0", "action", "pass", False),
+        ("obs", "1 - action", "pass", False),
+        ("obs", "action", "ops.assign_add(self.acted, Tensor([1.0]))", False),
+    ],
+)
+def test_actors_whose_actions_are_all_play_without_the_loop(given, taken, acts, alone, tmp_path):
+    (tmp_path / "greedy.py").write_text(GREEDY.format(given=given, taken=taken, acts=acts))
+    cls = programs.trainer_class(tmp_path / "greedy.py")
+    trainer = cls(cls.Config(num_envs=3), spec("CartPole-v1"))
+    state = {"iteration": 0, "env_steps": 0}
+    act = acts_alone(trainer, state, 3)
+    assert trainer.actor.acted.asnumpy() == [0.0]
+    assert (act is not None) == alone
+    if act is None:
+        return
+
+    def steps(way):
+        found = []
+        one = evaluate.Played(trainer, state, True, watch=lambda *step: found.append(step[:3]))
+        with pytest.raises(evaluate.Over):
+            one.run(way)
+        return [one.returns, *(part for step in found for part in step)]
+
+    assert all(map(np.array_equal, steps(None), steps(act)))
+    assert len(steps(None)) == len(steps(act)) > 30
 
 
 @pytest.mark.parametrize(

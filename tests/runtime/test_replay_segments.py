@@ -45,7 +45,7 @@ class Kept:
 
 
 def rank_of(run, number, envs, capacity=10):
-    plan = SimpleNamespace(steps_per_iteration=1, replays={"": (1, capacity)})
+    plan = SimpleNamespace(steps_per_iteration=1, replays={"": (1, capacity)}, device="CPU")
     fragment = SimpleNamespace(components=("replay",))
     return SimpleNamespace(
         run_dir=run,
@@ -290,11 +290,60 @@ def test_many_new_records_are_written_before_the_checkpoint(tmp_path, small, mon
     assert {path.name for path in files(tmp_path)} == listed
 
 
+def prepared(run):
+    return sorted(path.stat().st_size for path in files(run) if path.suffix == ".tmp")
+
+
+def test_environments_with_other_numbers_of_records_have_files_of_their_own(
+    tmp_path, small, monkeypatch
+):
+    """Asynchronous actors: what one of them has made is written once it is no small file."""
+    each = 3 * 8 + 1
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 18 * each - 1)
+    monkeypatch.setattr(replay_checkpoint, "SMALL_BYTES", 5 * each)
+    job = Job(tmp_path, range(6), capacity=100)
+    for iteration, (fast, sizes) in enumerate([(2, []), (3, [20]), (1, [20]), (4, [8, 20, 20])]):
+        job.insert([1, 1, fast, fast, fast, fast])
+        job.save_ahead(iteration)
+        assert prepared(tmp_path) == [size * each for size in sizes]
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_segments, "prepare", lambda *given: pytest.fail("nothing is new"))
+        path = job.save(5)
+    for column, expected in zip(taken(path, job.counts, capacity=100), job.columns(), strict=True):
+        np.testing.assert_array_equal(column, expected)
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("CPU", [18]), ("GPU", [])])
+def test_buffers_of_a_cell_are_written_ahead_where_the_host_reads_them(
+    tmp_path, small, monkeypatch, device, sizes
+):
+    each = 3 * 8 + 1
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 18 * each - 1)
+    job = Job(tmp_path, range(6))
+    (kept,), (rank,) = job.kept, job.ranks
+    kept.columns[1] = kept.columns[1].astype(np.int8)
+    kept.dtypes, rank.plan.device = ["float64", "bool"], device
+    job.insert([3] * ENVS)
+    job.save_ahead(1)
+    assert prepared(tmp_path) == [size * each for size in sizes]
+    job.insert([3] * ENVS)
+    arrays, _ = checkpoint.load(job.save(2))
+    np.testing.assert_array_equal(arrays["replay/0"], kept.columns[0])
+    np.testing.assert_array_equal(arrays["replay/1"], kept.columns[1])
+
+
 def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):
-    kept, _ = replay_segments.write(tmp_path, 1, 0, [np.zeros(4)])
-    replay_segments.prepare(tmp_path, 2, 0, [np.zeros(4)])
-    replay_segments.drop_all(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [kept]
+    folder = tmp_path / replay_segments.FOLDER
+    kept, _ = replay_segments.write(folder, 1, 0, [np.zeros(4)])
+    replay_segments.prepare(folder, 2, 0, [np.zeros(4)])
+    (tmp_path / checkpoint.FOLDER).mkdir()
+    for name in ("checkpoint-00000002.npz", "checkpoint-00000003.npz.tmp", "own.tmp"):
+        (tmp_path / checkpoint.FOLDER / name).touch()
+    checkpoint.remove_unfinished(tmp_path)
+    assert [file.name for file in folder.iterdir()] == [kept]
+    found = {file.name for file in (tmp_path / checkpoint.FOLDER).iterdir()}
+    assert found == {"checkpoint-00000002.npz", "own.tmp"}
+    checkpoint.remove_unfinished(tmp_path / "none")
 
 
 def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):

@@ -117,7 +117,11 @@ def _by_rows(call: Call, kernel: str, given: list[Operand], *template: Any) -> N
     if any(x.type.dtype == "float64" for x in given):
         raise call.unsupported()
     if inner == 1:
-        call.run(kernel, (outer, count, *template), *given, *call.outs)
+        step, values = outer // call.parts, (count, *template)
+        ahead = f" + part * {step * count}" if call.parts > 1 else ""
+        chosen = ", ".join(str(t).lower() for t in (step, *values))
+        rows = ", ".join(x.pointer + ahead for x in (*given, *call.outs))
+        call.in_parts(f"{kernel}<{chosen}>({rows});")
         return
     axis %= len(given[0].shape)
     order = (*(i for i in range(len(given[0].shape)) if i != axis), axis)

@@ -65,11 +65,18 @@ class Drawing:
         if inside and not draft.comprehended and name in UNROLLED:
             return
         if self.draft.unrolled:
+            hint = f"a line for each part, such as `first = {ast.unparse(node)}`, or a loop over "
+            hint += "range(n)"
+            match node:
+                case ast.Call(args=[rows, columns]) if name == "uniform":
+                    size, call = ast.unparse(columns), ast.unparse(node.func)
+                    hint = f"one call before it for all of n parts, `noise = {call}("
+                    hint += f"{ast.unparse(rows)}, n * {size})`, whose part i is\n  "
+                    hint += f"`noise[:, i * {size} : (i + 1) * {size}]`"
             self.draft.fail(
                 node,
                 "a call of msrl with random numbers or a mark in an unrolled loop or comprehension",
-                "these go by its place in the file: write a call for each part, on lines of their "
-                "own,\n  or a loop over range(n)",
+                f"its numbers go by its place in the file: write {hint}",
             )
 
     def inner_loops(self, exclude: Loop | None = None) -> list[Loop]:

@@ -402,7 +402,19 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
             f"a decorator of `{definition.name}`, which is read and not called,",
             "write what the decorator does into the function",
         )
+    for call in ast.walk(definition):
+        if _takes_first_parameter(call):  # the parameters are a tuple here
+            name = ast.copy_location(ast.Name("iter", ast.Load()), call)
+            call.args = [ast.copy_location(ast.Call(name, call.args, []), call)]  # type: ignore
     return frame, definition
+
+
+def _takes_first_parameter(node: ast.AST) -> bool:
+    """Returns whether an expression is `next(network.get_parameters())`."""
+    match node:
+        case ast.Call(ast.Name("next"), [ast.Call(ast.Attribute(attr=method), [], [])], []):
+            return method in LISTING_METHODS
+    return False
 
 
 def free_names(tree: ast.FunctionDef | ast.Lambda) -> list[str]:

@@ -82,9 +82,16 @@ class _Projector:
         arrivals = partition.arrivals
         self.drops = bool(arrivals and arrivals.drop_stale and arrivals.consumer == fragment.name)
         self.last_of_site: dict[str, str] = {}
+        self.first_leaf: dict[str, int] = {}
+        """The place of a boundary's first array in all that pass its site."""
+        passed: dict[str, int] = {}
         for op, _ in walk(partition.program.body):
-            if op.kind == "boundary" and op.name in fragment.ops:
-                self.last_of_site[op.attr["site"]] = op.name
+            if op.kind == "boundary":
+                site = op.attr["site"]
+                self.first_leaf[op.name] = passed.get(site, 0)
+                passed[site] = passed.get(site, 0) + len(self.values[op.targets[0]].leaves)
+                if op.name in fragment.ops:
+                    self.last_of_site[site] = op.name
 
     def items(self, items: tuple[Item, ...], loops: tuple[Loop, ...]) -> Iterator[Item]:
         """Yields the items of a body that this fragment runs, with its communication."""
@@ -226,8 +233,8 @@ class _Projector:
             and (message.source, op.name) in self.partition.partial
             and op.targets[0] in message.variables
         ]
-        for position, op in enumerate(summed):
-            yield from self._record(op, f"{op.attr['site']}/{position}", loops)
+        for op in summed:
+            yield from self._record(op, loops)
 
     def _own(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Item]:
         nothing = {v for v in op.reads if v in self.values and self.values[v].dtype == "none"}
@@ -285,11 +292,12 @@ class _Projector:
             yield _all_reduce(site, "sum", summed, op)
         partial = any((here, o.name) in self.partition.partial for o in members)
         if op.mark in self.record and not partial:
-            for position, member in enumerate(members):
-                yield from self._record(member, f"{site}/{position}", loops)
+            for member in members:
+                yield from self._record(member, loops)
 
-    def _record(self, op: Op, key: str, loops: tuple[Loop, ...]) -> Iterator[Op]:
+    def _record(self, op: Op, loops: tuple[Loop, ...]) -> Iterator[Op]:
         """Stacks a boundary's values over all turns; `record` writes them after each iteration."""
+        key = f"{op.attr['site']}/{self.first_leaf[op.name]}"
         (name,) = op.targets
         value = self.values[name]
         if value.parts and value.split:  # the rows of a gradient: replicas' shares interleave

@@ -4,6 +4,7 @@ Uses of a partial sum before its mark, and operations that would mix the rows of
 are refused.
 """
 
+import ast
 import re
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ from mindspore_rl.compiler.ir.operations import OPERATIONS, PARAMETERS
 from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
+
+_MAKERS = frozenset({"arange", "eye", "full", "linspace", "ones", "zeros"})
+"""Functions that make an array from numbers."""
 
 
 def reduce_partials(result: Partition) -> Partition:
@@ -159,6 +163,11 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
                 "; to sort the members of a\npopulation, take group_means(msrl, value, member, "
                 "members) of rl/statistics.py"
             )
+        if own := _made_of_numbers(op):
+            advice = (
+                f"of an array made of numbers a replica takes its rows if it stands on a line of "
+                f"its own, outside of\nloops inside an iteration: write `numbers = {own}`"
+            )
         raise PolicyError(
             f"policy {policy.name} splits environments over {several}, but {evidence}\n  {op.where}"
             + (f"\n{advice}" if "side by side" not in evidence else "")
@@ -246,3 +255,15 @@ def _used_before_mark(name: str, fragment: Fragment, item: Op | Branch) -> Polic
         "is used before its mark (clip and apply gradients, and look at the means, after "
         f'msrl.boundary("gradient", ...))\n  {item.where}'
     )
+
+
+def _made_of_numbers(op: Op) -> str:
+    """Returns the first call of an expression that makes an array and reads none; empty: none."""
+    for arg in op.args if op.kind == "glue" else ():
+        for call in ast.walk(ast.parse(str(arg), mode="eval")):
+            names = {name.id for name in ast.walk(call) if isinstance(name, ast.Name)}
+            match call:
+                case ast.Call(ast.Attribute(attr=made)) if made in _MAKERS:
+                    if names.isdisjoint(op.reads):
+                        return ast.unparse(call)
+    return ""

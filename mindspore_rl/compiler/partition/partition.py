@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, common, paths, walk
-from mindspore_rl.compiler.ir.operations import EFFECTS, PARAMETERS
+from mindspore_rl.compiler.ir.operations import EFFECTS, OPERATIONS, PARAMETERS
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
@@ -162,7 +162,8 @@ class _Demand:
         if op.kind == "boundary" and op.mark in self.policy.marks:
             expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
             sources = self._origins_of(op) - {fragment}
-            if not sources and definer in self.of_parameters and fragment != self.home["update"]:
+            learns = fragment in (self.home["gradient"], self.home["update"])
+            if not sources and definer in self.of_parameters and not learns:
                 sources = frozenset(expected) - {fragment}  # rather than send the parameters here
             if sources:
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
@@ -206,14 +207,26 @@ class _Demand:
             for c in self.policy.cuts
             if self.home[c.source] == owner and self.home[c.target] == fragment
         ]
-        marks = " or ".join(f'"{c.mark}"' for c in cuts) or "(this policy permits none here)"
+        marks = " or ".join(f'"{c.mark}"' for c in cuts)
+        way = f"pass it through msrl.boundary with mark {marks}"
+        if not cuts:
+            giver, taker = (
+                next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
+                for op, fragment in ((op, owner), (use, fragment))
+            )
+            mark = op.mark or OPERATIONS[use.kind].takes or "state"
+            mark = "parameters" if variable == PARAMETERS else mark
+            way = f"add Cut({mark!r}, {giver!r}, {taker!r}) to the policy"
+            if mark != "parameters" and mark not in (op.mark, OPERATIONS[use.kind].takes):
+                way += f", and pass the value through msrl.boundary({mark!r}, ...)"
+            way += f"; or put {giver} and {taker} into one fragment"
         name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
         if variable not in (PARAMETERS, *re.findall(r"\w+", f"{op.where} {use.where}")):
             name = "a value without a name"  # of one, ours says nothing
+        to = f"\nto\n  {use.where}" if str(use.where) != str(op.where) else ""
         raise PolicyError(
             f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
-            f"cross unmarked from\n  {op.where}\nto\n  {use.where}\n"
-            f"pass it through msrl.boundary with mark {marks}"
+            f"cross unmarked from\n  {op.where}{to}\n{way}"
         )
 
     # ---- where values come from ------------------------------------------------------------

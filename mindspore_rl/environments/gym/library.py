@@ -249,8 +249,11 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
 
 
 def _foreign(module: Any, space: Any) -> str:
-    """Explains a space that is of the other library; empty if it is of the environment's own."""
+    """Explains a space of booleans, or of the other library; empty for others."""
     if isinstance(space, module.spaces.Space):
+        if isinstance(space, module.spaces.Box) and space.dtype == bool:
+            size = space.shape[0] if len(space.shape) == 1 else space.shape
+            return f"it has booleans: write spaces.MultiBinary({size}), which takes them, too"
         return ""
     return (
         f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "

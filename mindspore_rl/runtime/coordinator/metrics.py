@@ -28,13 +28,13 @@ from mindspore_rl.runtime.coordinator.metrics_file import (
     forget_evaluations,
 )
 from mindspore_rl.runtime.coordinator.wandb import Tracked
+from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES
 
 RETURN = "episode/mean_return"
 INFO = "info/"
 """Beginning of the names of metrics from the environments' `info`."""
 WHOLE_LINES = 100_000
 """Lines of a file that cover one iteration each; each later line covers one second."""
-_MEAN_EPISODES = 100
 _SPEED_WINDOW_S = 5.0
 _WRITE_INTERVAL_S = 1.0
 _BAR_INTERVAL_S = 0.2
@@ -100,8 +100,8 @@ class Metrics:
         self._recent = deque([(self._started, start_steps)])
         self._first: tuple[float, int] | None = None
         self._iterations = 0
-        self._returns: deque[float] = deque(maxlen=_MEAN_EPISODES)
-        self._lengths: deque[int] = deque(maxlen=_MEAN_EPISODES)
+        self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=MEAN_EPISODES)
         self._episodes_seen = 0
         self._last: dict[str, Any] | None = None
         self._told_at = 0  # the iteration of the last line of progress
@@ -119,7 +119,7 @@ class Metrics:
 
     @property
     def episodes_seen(self) -> int:
-        """Finished episodes since the start of this process."""
+        """Finished episodes since the start of this process; of an iteration, perhaps only 100."""
         return self._episodes_seen
 
     def log(

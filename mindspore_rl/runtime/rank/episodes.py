@@ -6,6 +6,8 @@ import numpy as np
 
 Episode = tuple[float, int] | tuple[float, int, dict[str, float]]
 """Return and length of an episode, and numbers from its environment's `info` if it has any."""
+MEAN_EPISODES = 100
+"""Number of the last episodes whose mean return is a metric."""
 
 
 def team_reward(reward: np.ndarray) -> np.ndarray:
@@ -44,6 +46,9 @@ class EpisodeCounter:
     def count_all(self, reward: np.ndarray, ended: np.ndarray) -> None:
         """Adds many steps at once; only steps at which episodes end are handled one by one.
 
+        Keeps the last `MEAN_EPISODES` only: thousands of environments end hundreds of thousands of
+        episodes in an iteration.
+
         Args:
             reward: `[T, B]`.
             ended: `[T, B]` bool.
@@ -54,20 +59,25 @@ class EpisodeCounter:
             self._finish(ended[row])
             start = row + 1
         self._add(reward[start:])
+        del self._finished[:-MEAN_EPISODES]
 
     def _add(self, reward: np.ndarray) -> None:
         self.returns += reward.sum(axis=0, dtype=np.float64)
         self.lengths += len(reward)
 
     def _finish(self, ended: np.ndarray, info: Sequence[dict[str, float]] = ()) -> None:
-        for place, index in enumerate(np.flatnonzero(ended)):
+        places = np.flatnonzero(ended)
+        for place, index in enumerate(places if info else places[-MEAN_EPISODES:]):
             more = (info[place],) if info and info[place] else ()
             self._finished.append((float(self.returns[index]), int(self.lengths[index]), *more))
         self.returns[ended] = 0.0
         self.lengths[ended] = 0
 
     def take_finished(self) -> list[Episode]:
-        """Returns the episodes that ended since the last call."""
+        """Returns the episodes that ended since the last call.
+
+        Of episodes without `info`, those that cannot change a metric may be missing.
+        """
         finished = list(self._finished)
         self._finished.clear()
         return finished

@@ -143,6 +143,7 @@ class FragmentRuntime(ShareRuntime):
         """Serves what `arrivals` yielded."""
         assert self._server is not None
         self._server.fire(sender)
+        self.state.save_ahead()
         self.rank.stamp(Stage.PYTHON)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
@@ -196,7 +197,7 @@ class FragmentRuntime(ShareRuntime):
         """Records a mark's values of this iteration for inspection.
 
         Args:
-            key: the boundary's site and the position of the value in its tuple.
+            key: the boundary's site and the place of the value's first array in all that pass it.
             value: of all turns, `[turns, ...]`; None if the condition was never met.
             axis: of the environments; None for a replicated value.
             made_in: for a mark under a condition: the iteration that wrote each row, counted from
@@ -251,7 +252,7 @@ class FragmentRuntime(ShareRuntime):
             self._records = {}
         if not rank.served:
             rank.env_steps = rank.iteration * rank.plan.steps_per_iteration
-            self.state.save_ahead()
+        self.state.save_ahead()
         self._report_iteration()
 
     def _count_steps(self, steps: int, metrics: Callable[[], dict[str, float]]) -> None:

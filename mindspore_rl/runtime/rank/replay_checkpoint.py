@@ -55,18 +55,22 @@ class ReplaySegments:
         Raises:
             StorageError: the disk is full or faulty.
         """
-        total = int(inserted.sum())
-        if total < self._look_at or self._kept.dtypes:  # a cell's would be copied whole to the host
+        total, on_gpu = int(inserted.sum()), self._rank.plan.device == "GPU"
+        if total < self._look_at or (self._kept.dtypes and on_gpu):  # it would be copied whole
             return
         columns = list(self._columns())
         if not columns:
             return
         first = self._unwritten(np.maximum(inserted - len(columns[0][0]), 0))
-        new, many = int((inserted - first).sum()), AHEAD_BYTES // _record_bytes(columns) + 1
+        each, new = _record_bytes(columns), int((inserted - first).sum())
+        many, end = AHEAD_BYTES // each + 1, inserted.copy()
         if new >= many:
-            self._ahead += self._written(columns, _constant(columns), first, inserted)
-            new = 0
-        self._look_at = total + many - new
+            for lanes in _alike(first, inserted):
+                if (inserted - first)[lanes].sum() * each < SMALL_BYTES:
+                    end[lanes] = first[lanes]
+            self._ahead += self._written(columns, _constant(columns), first, end)
+            new = int((inserted - end).sum())
+        self._look_at = total + max(many - new, many // 8)
 
     def write(self, inserted: np.ndarray) -> dict[str, tuple[np.ndarray, None]]:
         """Writes the new records of this rank's replay.
@@ -151,17 +155,15 @@ class ReplaySegments:
         """
         rank = self._rank
         iteration = rank.env_steps // rank.plan.steps_per_iteration
-        differ = np.flatnonzero((np.diff(first) != 0) | (np.diff(end) != 0)) + 1
-        for begin, behind in pairwise((0, *differ.tolist(), len(first))):
-            records = int(first[begin]), int(end[begin])
+        for lanes in _alike(first, end):
+            records = int(first[lanes.start]), int(end[lanes.start])
             if records[0] == records[1]:
                 continue
-            lanes = slice(begin, behind)
             chosen = [columns[number] for number in numbers]
             frames, parts = replay_segments.contents(chosen, lanes, records)
             stamped = self._stamped(parts)
             file, checksum = replay_segments.prepare(self._folder, iteration, rank.number, stamped)
-            places = rank.env_indices[begin], rank.env_indices[behind - 1] + 1
+            places = rank.env_indices[lanes.start], rank.env_indices[lanes.stop - 1] + 1
             yield Segment(file, places, records, tuple(numbers), checksum, frames)
 
     def _stamped(self, pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
@@ -245,6 +247,12 @@ class ReplaySegments:
         for column, dtype in zip_longest(self._kept.columns, self._kept.dtypes):
             array = to_host(column) if dtype else column
             yield array, np.dtype(dtype or array.dtype)
+
+
+def _alike(first: np.ndarray, end: np.ndarray) -> Iterator[slice]:
+    """Yields neighbouring environments with one range of records, `first` to `end`."""
+    differ = np.flatnonzero((np.diff(first) != 0) | (np.diff(end) != 0)) + 1
+    yield from (slice(*both) for both in pairwise((0, *differ.tolist(), len(first))))
 
 
 def _constant(columns: list[tuple[Any, np.dtype]]) -> range:

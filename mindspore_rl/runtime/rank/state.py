@@ -97,10 +97,11 @@ class RankState:
     def save_ahead(self) -> None:
         """Writes what the next checkpoint will need of the replay, if that is much already.
 
-        Only where all ranks count the same iterations: files are removed by these numbers.
+        Files are removed by the iteration in their names. A rank's `env_steps`, of which it is
+        computed, may be behind those of the rank that writes the checkpoint, but is never less
+        than in the last checkpoint.
         """
-        rank = self._rank
-        if self._has_replay and rank.plan.arrivals is None:
+        if self._has_replay:
             for name, segments in self._replays.items():
                 segments.write_ahead(self._inserted(name))
 
