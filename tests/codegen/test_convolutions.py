@@ -4,11 +4,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from units import both, node, number, run, tensor
 
 from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
+from tests.codegen.units import both, node, number, run, tensor
 from tests.tiers import quick
 
 

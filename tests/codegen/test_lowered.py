@@ -9,7 +9,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
-from units import graph_mode
 
 from mindspore_rl.codegen.ops import elementwise
 from mindspore_rl.communication.group import HostGroup
@@ -17,6 +16,7 @@ from mindspore_rl.platform import toolchain
 from mindspore_rl.runtime.rank import native_or_mindspore
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 from mindspore_rl.runtime.rank.native_or_mindspore import LoweredCell
+from tests.codegen.units import graph_mode
 from tests.tiers import quick
 
 
