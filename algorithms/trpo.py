@@ -31,12 +31,11 @@ from mindspore_rl.rl.natural_gradient import (
     conjugate_gradient_start,
     conjugate_gradient_step,
     normal_metric,
-    shaped,
     tangent,
     trust_region_scale,
 )
 from mindspore_rl.rl.networks import MLP, flat_size
-from mindspore_rl.rl.operators import flatten
+from mindspore_rl.rl.operators import flatten, shaped
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 

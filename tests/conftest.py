@@ -95,6 +95,16 @@ def refused(capsys: pytest.CaptureFixture) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def place(tmp_path: Path):
+    """A folder of disturbed jobs, none of which outlives the test."""
+    from tests.chaos.jobs import Place  # noqa: PLC0415  (only these tests need it)
+
+    place = Place(tmp_path)
+    yield place
+    place.kill()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def few_objects_to_collect():
     """Exempts what is there from garbage collection: each compilation of MindSpore asks for one."""

@@ -332,10 +332,10 @@ def test_what_cannot_be_resumed_is_told(small_run, tmp_path, refused):
 
 def test_less_than_an_iteration_is_told(tmp_path, capsys):
     words = ["--total-steps", "10", "--backend", "inproc", "--run-dir", str(tmp_path / "run")]
-    assert main(["train", "a2c", *words]) == 0
-    told = "total_steps is 10, less than an iteration has: 128 steps are trained"
+    assert main(["train", "a2c", "num_envs=2", "num_steps=8", *words]) == 0
+    told = "total_steps is 10, less than an iteration has: 16 steps are trained"
     assert told in capsys.readouterr().err
-    enough = SimpleNamespace(config=SimpleNamespace(total_steps=128), workers=1)
+    enough = SimpleNamespace(config=SimpleNamespace(total_steps=16), workers=1)
     training._tell(load_plan(tmp_path / "run"), enough, "CPU")
     assert "total_steps" not in capsys.readouterr().err
 

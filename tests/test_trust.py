@@ -105,7 +105,7 @@ def test_what_is_run_of_a_new_run_is_its_owners_whatever_the_umask(tmp_path):
     words = ["--total-steps", "1", "--backend", "inproc", "--quiet", "--run-dir", str(run)]
     before = os.umask(0)
     try:
-        assert main(["train", "a2c", "num_envs=1", *words]) == 0
+        assert main(["train", "a2c", "num_envs=2", "num_steps=8", *words]) == 0
         assert os.umask(0) == 0  # the process's own is unchanged
     finally:
         os.umask(before)

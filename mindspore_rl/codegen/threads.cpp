@@ -22,7 +22,6 @@ inline void pause() {}
 #ifndef SPINS
 #define SPINS 3000  // some 75 microseconds; then the thread sleeps
 #endif
-constexpr int MOST = 8;  // threads; cells have as many parts at most
 struct Work {
   part_function function;
   void *context;
@@ -33,7 +32,7 @@ struct alignas(64) Range {
   std::atomic<int64_t> next;
   int64_t end;
 };
-Range ranges[MOST];  // the parts with which each thread begins
+Range ranges[MAX_THREADS];  // the parts with which each thread begins
 std::atomic<int64_t> left{0};
 std::atomic<uint32_t> turn{0};  // counts the pieces of work; odd while helpers may join
 std::atomic<int> inside{0}, helpers{0};
@@ -88,7 +87,7 @@ void start() {
 }  // namespace
 
 // Sets the number of threads, including the caller's; fewer if the system starts no more.
-extern "C" void set_threads(int count) { wanted = (count < MOST ? count : MOST) - 1; }
+extern "C" void set_threads(int count) { wanted = (count < MAX_THREADS ? count : MAX_THREADS) - 1; }
 
 // A forked process has only the calling thread.
 static void alone() {

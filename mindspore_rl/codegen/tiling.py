@@ -28,12 +28,13 @@ from mindspore_rl.codegen.ops.updates import UPDATES
 from mindspore_rl.codegen.ops.views import extent_of, is_view
 from mindspore_rl.mindir.graph import Type, Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
+from mindspore_rl.platform import toolchain
 
 MAX_ROWS = 64
 """Limit on the rows of a tile: their arrays in some layers fit into a core's cache."""
 MAX_BYTES = 8 << 20
 """Limit on an array of a tile's rows: images fit into a core's share of the last cache."""
-MAX_PARTS = 8
+MAX_PARTS = toolchain.MAX_THREADS
 """Limit on the partial sums of a batch, and so on the cores that can share it."""
 MIN_PANELS = 32_768
 """Fewest numbers of a weight whose columns are stored in panels.

@@ -85,8 +85,8 @@ class Link:
     def send_soon(self, kind: str, **fields: Any) -> None:
         """Sends a message a little later, with its age in seconds, `age_s`.
 
-        It is sent before the next `send`, or with the first `send_soon` that comes `TOGETHER_S`
-        after the last transmission.
+        It is sent before the next `send`, by `flush`, or with the first `send_soon` that comes
+        `TOGETHER_S` after the last transmission.
 
         Raises: OSError if the other end is gone.
         """
@@ -94,6 +94,12 @@ class Link:
             now = time.monotonic()
             self._waiting.append((now, {"kind": kind, **fields}))
             if now - self._sent_s >= TOGETHER_S:
+                self._flush([])
+
+    def flush(self) -> None:
+        """Sends the messages that wait. Raises: OSError if the other end is gone."""
+        with self._sending:
+            if self._waiting:
                 self._flush([])
 
     def _flush(self, last: list[dict[str, Any]]) -> None:

@@ -33,6 +33,8 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-funswitch-loops",
 KERNELS = Path(__file__).parents[1] / "codegen" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels of operators that have one."""
+MAX_THREADS = 8
+"""Limit on the threads that share a cell's work, and so on the parts of it that help."""
 _CHECKSUM = b"\n// sha256 "
 _making_threads = threading.Lock()
 _MARCH = {
@@ -90,7 +92,11 @@ def library(
 def threads() -> Path:
     """Returns the library that runs work on several threads: `in_parts`, `set_threads`."""
     with _making_threads:
-        return library(KERNELS.parent / "threads.cpp", {}, flags=("-std=c++20", "-pthread"))
+        return library(
+            KERNELS.parent / "threads.cpp",
+            {"MAX_THREADS": MAX_THREADS},
+            flags=("-std=c++20", "-pthread"),
+        )
 
 
 def begin_threads() -> None:

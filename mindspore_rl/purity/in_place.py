@@ -122,6 +122,8 @@ def _changes(code: CodeType) -> tuple[tuple[str, int, bool], ...]:
 
 def _nodes(code: CodeType) -> Iterator[ast.AST]:
     """Yields the syntax of a function's own statements, without functions in it."""
+    if code.co_filename == "<string>":  # of `eval`: inspect would search all modules for it
+        return
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):  # part of a longer expression, such as a lambda

@@ -7,8 +7,6 @@ each sample alone (`categorical_metric`, `normal_metric`), and the gradient of a
 in the outputs. Only the last one sums over samples.
 """
 
-import math
-
 from mindspore import Tensor, float32, ops
 
 from mindspore_rl.rl.networks import MLP
@@ -67,17 +65,6 @@ def normal_metric(log_std: Tensor, mean_along: Tensor, log_std_along: Tensor) ->
         (of_mean, of_log_std): each [N, k] float32.
     """
     return mean_along * ops.exp(-2.0 * log_std), 2.0 * log_std_along
-
-
-def shaped(flat: Tensor, shapes: tuple) -> tuple:
-    """Returns the parts of a flat vector `[P]` as arrays of these shapes."""
-    found: tuple = ()
-    start = 0
-    for shape in shapes:
-        size = math.prod(shape)
-        found = (*found, flat[start : start + size].reshape(shape))
-        start += size
-    return found
 
 
 def conjugate_gradient_start(b: Tensor, steps: int) -> tuple:

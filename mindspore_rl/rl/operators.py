@@ -1,5 +1,6 @@
 """Operators that generated cells call and that plain Python runs unchanged."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,6 +94,17 @@ def reduce_samples(kind: str, value: Tensor, keep: int, count: int) -> Tensor:
 def flatten(leaves: tuple) -> Tensor:
     """Concatenates arrays into one flat bucket, so that a collective is one call."""
     return ops.concat(each(reshape, leaves, ((-1,),) * len(leaves)))
+
+
+def shaped(flat: Tensor, shapes: tuple) -> tuple:
+    """Returns the parts of a flat vector `[P]` as arrays of these shapes, see `flatten`."""
+    found: tuple = ()
+    start = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        found = (*found, flat[start : start + size].reshape(shape))
+        start += size
+    return found
 
 
 def joint(value: Tensor) -> Tensor:

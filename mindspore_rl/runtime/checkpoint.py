@@ -87,6 +87,14 @@ def remove_unused(folder: Path, before: int) -> None:
         replay_segments.remove_unused(place, used, before)
 
 
+def remove_unfinished(run_dir: Path) -> None:
+    """Removes what killed ranks had written of a next checkpoint; no rank may be left."""
+    with contextlib.suppress(OSError):
+        for made in (run_dir / FOLDER).glob("*.npz.tmp"):
+            made.unlink(missing_ok=True)
+        replay_segments.drop_all(run_dir / replay_segments.FOLDER)
+
+
 def _entry(array: np.ndarray) -> list[Any]:
     """Returns the entry of an array in `meta.json`: dtype, shape and checksum.
 

@@ -127,9 +127,9 @@ class Task:
         """Returns the run with Sample Factory's asynchronous PPO."""
         return self._peer("Sample Factory", "sample_factory", "appo.py", actors=actors)
 
-    def rllib(self) -> Program:
+    def rllib(self, **more: Any) -> Program:
         """Returns the run with RLlib."""
-        return self._peer("RLlib", "rllib", "rllib.py")
+        return self._peer("RLlib", "rllib", "rllib.py", algorithm=self.algorithm, **more)
 
     def jax(self) -> Program:
         """Returns the same loop in JAX, in the graph."""
@@ -362,7 +362,7 @@ def _asynchronous() -> list[Row]:
         _row(
             "impala",
             "IMPALA CartPole, 16 x 16, two asynchronous actors and a learner on two cores",
-            *(impala, (impala.appo(actors=2),), Target(2.0)),
+            *(impala, (impala.appo(actors=2), impala.rllib(actors=2)), Target(2.0)),
             **flags,
         ),
     ]

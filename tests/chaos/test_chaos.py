@@ -12,13 +12,6 @@ RANK = ("-m", "mindspore_rl.runtime.rank.worker")
 kill, slow, multiprocess = pytest.mark.kill, pytest.mark.slow, pytest.mark.multiprocess
 
 
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.kill()
-
-
 @kill
 @multiprocess
 @pytest.mark.timeout(3000)

@@ -4,11 +4,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from units import both, node, number, run, tensor
 
 from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
+from tests.codegen.units import both, node, number, run, tensor
+from tests.tiers import quick
 
 
 def _random(*shape):
@@ -103,7 +104,11 @@ class Screen(nn.Cell):
 
 @pytest.mark.parametrize(
     ("pad", "divisor", "factor"),
-    [("valid", 255.0, None), ("same", None, 0.01), ("valid", 2.0, 0.5), ("valid", None, None)],
+    quick(
+        [("valid", 255.0, None), ("same", None, 0.01), ("valid", 2.0, 0.5), ("valid", None, None)],
+        0,
+        1,
+    ),
 )
 def test_images_of_bytes_are_read_as_they_are(pad, divisor, factor, monkeypatch):
     texts = []

@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from programs import cells
-from units import both
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.ops import elementwise
+from tests.codegen.programs import cells
+from tests.codegen.units import both
 
 FEW = 12
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from units import node, number, run, tensor
 
 from mindspore_rl.codegen.cfg import Unsupported
 from mindspore_rl.codegen.effects import WRITES
@@ -10,6 +9,7 @@ from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
+from tests.codegen.units import node, number, run, tensor
 from tests.tiers import quick
 
 RNG = np.random.default_rng(1)

@@ -4,7 +4,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
-from units import both, graph_mode
 
 from mindspore_rl.codegen import emit_unit
 from mindspore_rl.codegen.build_cfg import blocks_of
@@ -14,6 +13,7 @@ from mindspore_rl.mindir.graph import read
 from mindspore_rl.rl import random, recurrent
 from mindspore_rl.rl.operators import drawn_rows
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+from tests.codegen.units import both, graph_mode
 from tests.tiers import quick
 
 

@@ -10,12 +10,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from test_layers import GRU, LSTM, Attention, OneNumber, Pixels, _floats
-from units import graph_mode, leaves
 
 from mindspore_rl.codegen.native_cell import NativeCell, _nested, unit_of
 from mindspore_rl.platform import toolchain
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
+from tests.codegen.test_layers import GRU, LSTM, Attention, OneNumber, Pixels, _floats
+from tests.codegen.units import graph_mode, leaves
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 MAIN = """
@@ -86,7 +86,8 @@ def _emulated(unit, arrays, folder):
     (folder / "main.cpp").write_text(unit.text + main)
     subprocess.run(
         [COMPILER, *flags, "-std=c++20", "-static", "-pthread", f"-I{toolchain.KERNELS.parent}",
-         folder / "main.cpp", threads, "-o", folder / "main", "-lm"],
+         f"-DMAX_THREADS={toolchain.MAX_THREADS}", folder / "main.cpp", threads,
+         "-o", folder / "main", "-lm"],
         check=True,
     )  # fmt: skip
     data = b"".join(array.tobytes() for array in arrays)

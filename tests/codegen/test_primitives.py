@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from scipy import special
-from units import node, number, run, tensor
 
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.platform import toolchain
+from tests.codegen.units import node, number, run, tensor
 from tests.tiers import quick
 
 SPECIAL = np.array(

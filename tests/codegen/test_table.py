@@ -1,7 +1,6 @@
 """The table of primitives: row analysis and native code give the same answers about each."""
 
 import pytest
-from units import node, number
 
 from mindspore_rl.codegen.cfg import tensors
 from mindspore_rl.codegen.ops.all import KERNELS
@@ -15,6 +14,7 @@ from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Call, Mixed, 
 from mindspore_rl.compiler.analysis.row_rules import RULES
 from mindspore_rl.mindir.graph import Type, Value
 from mindspore_rl.mindir.primitives import PRIMITIVES
+from tests.codegen.units import node, number
 
 BATCH = 8
 SHAPE = (BATCH, 4)

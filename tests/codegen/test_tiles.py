@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
-from units import both, native_of, node, number, run, tensor
 
 from mindspore_rl.codegen import tiling
 from mindspore_rl.codegen.cfg import Block
@@ -13,6 +12,7 @@ from mindspore_rl.codegen.native_cell import NativeCell
 from mindspore_rl.codegen.ops import batch_rules
 from mindspore_rl.mindir.graph import Type, Value
 from mindspore_rl.platform.trial import Trial
+from tests.codegen.units import both, native_of, node, number, run, tensor
 
 ROWS = 96
 

@@ -144,7 +144,8 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(
     assert far(plan, log, arrays) < 1e-6
 
 
-@pytest.mark.parametrize("program", quick(["uniform", "distinct", "dqn"], 0))
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["uniform", "distinct", "dqn"])
 def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_path, shuffled):
     """Also where each replica holds only its own lanes and all draw together."""
     if program == "dqn":

@@ -57,7 +57,6 @@ def test_equals_the_reference(case, tmp_path):
             ("dqn", 2, 1, "CartPole-v1"),
             ("ppo", 2, 1, "graph:CartPole-v1"),
         ],
-        0,
         1,
     ),
 )

@@ -5,9 +5,10 @@ import pytest
 from mindspore_rl.errors import ProgramError
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with
+from tests.tiers import quick
 
 
-@pytest.mark.parametrize("policy", ["MultipleLearners", "Central"])
+@pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
 def test_a_program_of_fields_is_its_plain_loop(policy, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "fields.py", policy, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []

@@ -112,7 +112,6 @@ def by_number(tmp_path_factory):
             ("MultipleLearners", 1, "CartPole-v1", "native"),
         ],
         0,
-        1,
     ),
     ids=lambda part: getattr(part, "name", part),
 )

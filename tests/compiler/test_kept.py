@@ -8,6 +8,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from tests.compiler.programs import analyse_with
+from tests.tiers import quick
 
 INSERT = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
 SAMPLE = "msrl.replay_sample()"
@@ -27,7 +28,7 @@ def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
     assert draw.attr["capacity"] == 125
 
 
-@pytest.mark.parametrize("count", [7, 20])
+@pytest.mark.parametrize("count", quick([7, 20], 0))
 def test_a_batch_of_another_size_is_alike_on_all_ranks(count, tmp_path):
     cut = kept(tmp_path, ", keep=1000", f"msrl.replay_sample({count})")
     draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")

@@ -13,6 +13,7 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.rl import operators
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, program_with
+from tests.tiers import quick
 
 HERE = Where("program.py", 3, "x = y")
 LARGEST = "target = reward - 0.5 * msrl.largest(reward)"
@@ -26,7 +27,7 @@ def largest(monkeypatch):
     monkeypatch.setattr(operators, "largest", lambda x: ops.amax(ops.abs(x)), raising=False)
 
 
-@pytest.mark.parametrize("policy", ["SingleLearnerCoarse", "GPUOnly"])
+@pytest.mark.parametrize("policy", quick(["SingleLearnerCoarse", "GPUOnly"], 0))
 def test_a_row_and_a_function_are_a_new_call_of_msrl(policy, tmp_path):
     file = program_with(tmp_path, learn=LARGEST)
     env = {"GPUOnly": "graph:CartPole-v1"}.get(policy, "CartPole-v1")

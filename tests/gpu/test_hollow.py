@@ -220,7 +220,7 @@ with Table.create(spec) as table:
 """
 
 
-@pytest.mark.parametrize("most", ["", "1000"])
+@pytest.mark.parametrize("most", quick(["", "1000"], 0))
 def test_a_table_is_locked_for_the_gpu_until_it_is_closed(cuda, tmp_path, most):
     """The address and size of the memory, mapped (2) for every context (1)."""
     (tmp_path / "gather.py").write_text(A_GATHER)

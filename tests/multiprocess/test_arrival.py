@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import theorem
 
 from mindspore_rl import programs
 from mindspore_rl.checking.replayed import replay
@@ -20,6 +19,7 @@ from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.arrivals_log import read_log
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.chaos import odd
+from tests.multiprocess import theorem
 
 pytestmark = [pytest.mark.multiprocess]
 OPTIONS = JobOptions(progress=False, total_steps=0)

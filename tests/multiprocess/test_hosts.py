@@ -11,7 +11,7 @@ import pytest
 from mindspore_rl.communication.link import SILENCE_S
 from scripts import network_hosts
 from tests.chaos.cases import ENDLESS, REPLICAS, SHORT
-from tests.chaos.jobs import Place, read
+from tests.chaos.jobs import read
 from tests.chaos.neighbours import hosts
 
 REASON, NO_SSH = network_hosts.why_not(), network_hosts.why_not(ssh=True)
@@ -26,13 +26,6 @@ ONE = ("--workers", "1")
 END_S = 12.0
 """Time to end everything after a host is given up, on a busy machine."""
 SILENT = "host host1 has not been heard of"
-
-
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.kill()
 
 
 @pytest.mark.kill

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from runs import ended, start
 
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from tests.multiprocess.runs import ended, start
 
 EACH = 8 * 8
 OPTIONS = ("num_steps=8", "n_step=3", "learning_starts=128", "replay_size=1024", "--quiet")

@@ -4,11 +4,11 @@ import dataclasses
 import sys
 
 import pytest
-import theorem
-from test_theorem import request_for
 
 from mindspore_rl.runtime.coordinator.launch import Commands
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.multiprocess import theorem
+from tests.multiprocess.test_theorem import request_for
 
 WORKER = """
 from mindspore_rl.platform import interpreter

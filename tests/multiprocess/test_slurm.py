@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-import slurm
 
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from tests.multiprocess import slurm
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("network_hosts", ROOT / "scripts/network_hosts.py")

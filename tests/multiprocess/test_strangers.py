@@ -27,13 +27,6 @@ OUTSIDE = {("mpiexec", "LISTEN", "0.0.0.0")}
 """Sockets of a job on one host that are not on loopback: Hydra cannot bind its own."""
 
 
-@pytest.fixture
-def place(tmp_path):
-    place = Place(tmp_path)
-    yield place
-    place.kill()
-
-
 def trains(place: Place, options: tuple[str, ...]) -> Job:
     """Returns a job that trains, and waits at its gate."""
     job = ports.gated(place, options)

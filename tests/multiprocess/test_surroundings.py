@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from runs import TRAIN, ended, start
 
 from mindspore_rl.platform import resources
 from mindspore_rl.runtime.coordinator import admission
+from tests.multiprocess.runs import TRAIN, ended, start
 
 ROOT = Path(__file__).parents[2]
 TINY = ("num_steps=16", "num_envs=4", "update_epochs=1", "--stop-return", "nan")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import theorem
 
 from mindspore_rl import programs
 from mindspore_rl.checking import compared, held, plain
@@ -25,6 +24,7 @@ from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.compiler import inproc
 from tests.compiler.reading_back import read_back
 from tests.datasets.files import played
+from tests.multiprocess import theorem
 from tests.tiers import quick
 
 ROOT = Path(__file__).parent.parent

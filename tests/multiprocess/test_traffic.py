@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-import theorem
-from test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
 
 from mindspore_rl.plan.traffic import RECORDS, predict
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from tests.multiprocess import theorem
+from tests.multiprocess.test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
 from tests.tiers import quick
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")

@@ -15,6 +15,7 @@ from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from tests.codegen.units import both, graph_mode
 from tests.commands import python
+from tests.tiers import quick
 
 COLUMNS = (
     Column("obs", (4,), "float32"),
@@ -71,7 +72,7 @@ class Cell(nn.Cell):
         return obs, picture, ended, reward * 2.0, whole
 
 
-@pytest.mark.parametrize(("spec", "window"), SPECS)
+@pytest.mark.parametrize(("spec", "window"), quick(SPECS, 0, 1))
 def test_cells_of_mindspores_and_native_ones_gather_as_the_table_does(spec, window):
     table, ids = filled(spec)
     ids, first = asked(ids, spec, window)
@@ -133,7 +134,7 @@ np.savez(f"{folder}/out.npz", *arrays[3:])
 """
 
 
-@pytest.mark.parametrize(("spec", "window"), SPECS)
+@pytest.mark.parametrize(("spec", "window"), quick(SPECS, 1))
 def test_what_the_kernel_does_is_the_gather(spec, window, tmp_path):
     """All threads of the kernel run one after the other, launched by the GPU's own operator."""
     table, ids = filled(spec, tmp_path / "table")

@@ -5,6 +5,7 @@ from mindspore import Tensor
 
 from mindspore_rl.rl import natural_gradient as natural
 from mindspore_rl.rl.networks import MLP
+from mindspore_rl.rl.operators import shaped
 
 
 def test_a_tangent_is_the_change_of_the_outputs(run):
@@ -85,6 +86,6 @@ def solved(a, b, steps, apart=True):
 
 
 def test_a_flat_vector_is_cut_into_arrays():
-    first, second = natural.shaped(Tensor(np.arange(7.0, dtype=np.float32)), ((2, 3), (1,)))
+    first, second = shaped(Tensor(np.arange(7.0, dtype=np.float32)), ((2, 3), (1,)))
     np.testing.assert_array_equal(first.asnumpy(), [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(second.asnumpy(), [6])

@@ -6,6 +6,7 @@ from mindspore import Tensor, nn, ops
 
 from mindspore_rl.rl.action_masks import INVALID
 from mindspore_rl.rl.tree_search import GumbelSearch, halving_schedule
+from tests.tiers import quick
 
 ACTIONS, SIZE, GAMMA = 3, 4, 0.9
 
@@ -87,7 +88,7 @@ def searched(model, root, gumbel, schedule, max_depth, players):
 
 @pytest.mark.parametrize(
     ("simulations", "considered", "max_depth", "players"),
-    [(7, 3, 4, 1), (6, 2, 2, 1), (1, 1, 1, 1), (8, 3, 4, 2)],
+    quick([(7, 3, 4, 1), (6, 2, 2, 1), (1, 1, 1, 1), (8, 3, 4, 2)], 0, 3),
 )
 def test_trees_are_those_of_one_environment_each(run, simulations, considered, max_depth, players):
     model, draws = Model(), np.random.default_rng(simulations)

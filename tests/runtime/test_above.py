@@ -80,6 +80,20 @@ def test_signals_are_passed_on_and_what_is_left_is_ended(tmp_path):
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
+def test_what_a_killed_coordinator_has_not_finished_is_removed(tmp_path):
+    """Also where nobody resumes the run: segments of a next checkpoint, which may be large."""
+    for name in ("checkpoints/checkpoint-00000004.npz", "replay/00000005-0000-aa.segment"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+        (tmp_path / f"{name}.tmp").touch()
+    script = started(
+        f"go('', lambda tell: tell('run', {str(tmp_path)!r}) and os.kill(os.getpid(), 9) or 0)\n"
+    )
+    assert script.communicate(timeout=30)[0] == " 1\n"
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"checkpoint-00000004.npz", "00000005-0000-aa.segment"}
+
+
 def test_killed_it_takes_the_command_with_it():
     script = started("go('', waits)\n")
     assert script.stdout.readline() == "waits\n"

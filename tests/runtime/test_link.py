@@ -76,6 +76,10 @@ def test_what_can_wait_goes_together_with_its_age(ends, monkeypatch):
     first, second, last = received(receiver)
     assert (first["iteration"], second["iteration"], last) == (1, 2, {"kind": "finished"})
     assert first["age_s"] - second["age_s"] >= 0.05 and second["age_s"] >= 0.0
+    sender.send_soon("iteration", iteration=3)
+    sender.flush()
+    sender.flush()
+    assert [m["iteration"] for m in received(receiver)] == [3]
 
 
 def test_what_can_wait_does_not_wait_for_long(ends, monkeypatch):

@@ -212,6 +212,24 @@ def test_a_restart_forgets_what_is_done_again(tmp_path, clock):
     assert sorted(purges) == [1, 201]  # TensorBoard hides earlier events from there on
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_restart_has_a_line_for_what_no_rank_could_report(tmp_path, clock, lost):
+    """Ranks were killed after a checkpoint, perhaps the last one, and before they had told it."""
+    first = Metrics(tmp_path, 1000, progress=False, clock=clock)
+    first.log(1, 100, {"loss": 1.0}, [(5.0, 10)])
+    first.close()
+    start = 1 + lost
+    second = Metrics(tmp_path, 1000, False, 100 * start, start, clock=clock)
+    second.close()
+    last = lines(tmp_path)[-1]
+    assert (last["iteration"], last["env_steps"], last["values"]) == (start, 100 * start, {})
+    assert last.get("iterations", 1) == lost
+    Metrics(tmp_path, 1000, False, 100 * start, start, clock=clock).close()
+    assert len(lines(tmp_path)) == 2
+    Metrics(tmp_path / "resumed", 1000, False, 100 * start, start, clock=clock).close()
+    assert lines(tmp_path / "resumed") == []
+
+
 def test_a_full_disk_is_told_and_not_waited_for(tmp_path):
     code = """
 import resource, sys

@@ -333,10 +333,17 @@ def test_buffers_of_a_cell_are_written_ahead_where_the_host_reads_them(
 
 
 def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):
-    kept, _ = replay_segments.write(tmp_path, 1, 0, [np.zeros(4)])
-    replay_segments.prepare(tmp_path, 2, 0, [np.zeros(4)])
-    replay_segments.drop_all(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [kept]
+    folder = tmp_path / replay_segments.FOLDER
+    kept, _ = replay_segments.write(folder, 1, 0, [np.zeros(4)])
+    replay_segments.prepare(folder, 2, 0, [np.zeros(4)])
+    (tmp_path / checkpoint.FOLDER).mkdir()
+    for name in ("checkpoint-00000002.npz", "checkpoint-00000003.npz.tmp", "own.tmp"):
+        (tmp_path / checkpoint.FOLDER / name).touch()
+    checkpoint.remove_unfinished(tmp_path)
+    assert [file.name for file in folder.iterdir()] == [kept]
+    found = {file.name for file in (tmp_path / checkpoint.FOLDER).iterdir()}
+    assert found == {"checkpoint-00000002.npz", "own.tmp"}
+    checkpoint.remove_unfinished(tmp_path / "none")
 
 
 def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):

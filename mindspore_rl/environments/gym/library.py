@@ -106,18 +106,19 @@ def make(name: str) -> Any:
         raise unknown(base, [])
     prefix, _, rest = name.partition(":")
     asked, own_id = ((prefix,), rest) if prefix in LIBRARIES else (LIBRARIES, name)
-    if name.startswith(atari.PREFIX):
+    game = name.startswith(atari.PREFIX)
+    if game:
         asked = LIBRARIES[:1]
     for library in asked:
         module = load(library)
         try:
-            return _make_in(module, library, own_id)
+            return _make_in(module, library, own_id, game)
         except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
             continue
         except EnvironmentFailure as failure:
             if library == asked[-1] or _MOVED not in str(failure):
                 raise
-    if name.startswith(atari.PREFIX):
+    if game:
         games = (known for known in registry(asked[0]) if known.startswith("ALE/"))
         raise unknown(name, [known.replace("ALE/", atari.PREFIX) for known in games])
     if len(asked) == 1:
@@ -125,14 +126,14 @@ def make(name: str) -> Any:
     raise unknown(name, ids())
 
 
-def _make_in(module: Any, library: str, name: str) -> Any:
-    if library == "gymnasium" and name.startswith(("ALE/", atari.PREFIX)):
+def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
+    if game or (library == "gymnasium" and name.startswith("ALE/")):
         atari.register(module, name)
     try:
         with warnings.catch_warnings(), _without_mujoco_advice(module, name):
             warnings.simplefilter("ignore")
             base, options = split_options(name)
-            if base.startswith(atari.PREFIX):
+            if game:
                 return atari.make(module, base.removeprefix(atari.PREFIX), options)
             return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):

@@ -34,7 +34,6 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform import gpu, interpreter, toolchain
 from mindspore_rl.platform.cache import own_folder, temporary, writing
 from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
-from mindspore_rl.runtime import replay_segments
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import MARK, Orphans, Reaper
 
@@ -407,7 +406,6 @@ class JobProcesses:
             reaper.remove_segments(self._segments)
             with contextlib.suppress(OSError):
                 (self._run_dir / SECRETS_FILE).unlink(missing_ok=True)
-                replay_segments.drop_all(self._run_dir / replay_segments.FOLDER)
         if self._port is not None:
             self._port.close()
 

@@ -62,6 +62,7 @@ class Metrics:
         total_steps: int,
         progress: bool,
         start_steps: int = 0,
+        start_iteration: int = 0,
         *,
         about: Mapping[str, object] | None = None,
         wandb: str = "",
@@ -74,6 +75,7 @@ class Metrics:
             total_steps: environment steps at which the run ends.
             progress: whether to show progress: a bar on a terminal, else a line every 5 s.
             start_steps: environment steps already taken, in a resumed run.
+            start_iteration: iterations already done, in a resumed run.
             about: hyper-parameters and other facts that identify the run, for TensorBoard.
             wandb: project of Weights & Biases that gets the metrics too; empty: none.
             clock: monotonic time in seconds.
@@ -86,7 +88,7 @@ class Metrics:
         self._path = run_dir / METRICS_FILE
         with writing(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._lines = forget_after(self._path, start_steps)
+            self._lines, last = forget_after(self._path, start_steps)
             forget_evaluations(run_dir / EVALUATIONS_FILE, start_steps)
             # Whole lines are written, once a second: the buffer is larger than a second's lines.
             self._json = self._path.open("a", encoding="utf-8", buffering=1 << 20)
@@ -111,6 +113,12 @@ class Metrics:
         self._closed = False
         self._progress = progress
         self._bar = _start_bar(total_steps, start_steps) if progress and _on_terminal() else None
+        if last is not None and last["iteration"] < start_iteration:
+            # Ranks were killed after the checkpoint, and before all had reported what is in it.
+            self._without_line = start_iteration - last.pop("iteration")
+            last.pop("iterations", None)
+            self._last = {"iteration": start_iteration, **last, "env_steps": start_steps}
+            self._write_line()
 
     @property
     def mean_return(self) -> float | None:

@@ -92,23 +92,24 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def forget_after(path: Path, env_steps: int) -> int:
+def forget_after(path: Path, env_steps: int) -> tuple[int, dict[str, Any] | None]:
     """Cuts off lines after `env_steps`, which a resumed run repeats, and invalid lines.
 
-    Returns: the number of lines left.
+    Returns: the number of lines left, and the last of them.
     """
+    kept, lines, last = 0, 0, None
     if not path.exists():
-        return 0
-    kept = lines = 0
+        return lines, last
     with path.open("r+b") as file:
         while (text := file.readline(LONGEST_LINE)).endswith(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
-                if _read_line(text)["env_steps"] <= env_steps:
-                    kept, lines = kept + len(text), lines + 1
+                line = _read_line(text)
+                if line["env_steps"] <= env_steps:
+                    kept, lines, last = kept + len(text), lines + 1, line
                     continue
             break
         file.truncate(kept)
-    return lines
+    return lines, last
 
 
 def forget_evaluations(path: Path, env_steps: int) -> None:

@@ -20,6 +20,7 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
+from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.evaluator import Evaluator
 from mindspore_rl.runtime.coordinator.event_loop import Peer, Watch
@@ -54,7 +55,8 @@ def run_job(
     """
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        shown = (options.total_steps, options.progress, options.start_steps)
+        begun = options.start_steps, options.start_steps // plan.steps_per_iteration
+        shown = (options.total_steps, options.progress, *begun)
         job = {
             "algorithm": plan.algorithm.get("name", ""),
             "policy": plan.policy,
@@ -63,6 +65,7 @@ def run_job(
         metrics = Metrics(run_dir, *shown, about=job | plan.config, wandb=options.wandb)
         stack.callback(metrics.close)
         options.tell("run", str(run_dir.resolve()))
+        stack.callback(checkpoint.remove_unfinished, run_dir)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)
         here, evaluator = plan.in_one_process, None

@@ -74,6 +74,8 @@ def run_below(command: Callable[[Tell], int]) -> int:
         for line in (told.read() or b"").splitlines():
             said |= json.loads(line)
     _end_what_is_left()
+    if "run" in said:
+        checkpoint.remove_unfinished(Path(said["run"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if "ends" in said:
         return int(said["ends"])

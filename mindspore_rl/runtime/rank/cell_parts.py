@@ -1,13 +1,12 @@
 """Parts of generated cells: random tables, collectives, buffers."""
 
 import math
-from itertools import accumulate
 
 import numpy as np
 from mindspore import Parameter, Tensor, int32, nn, ops
 
 from mindspore_rl.communication.group import Group
-from mindspore_rl.rl.operators import drawn_rows, each, flatten, reshape
+from mindspore_rl.rl.operators import drawn_rows, flatten, shaped
 from mindspore_rl.rl.random import Agents, stream
 from mindspore_rl.rl.random_graph import permutations, schedule, uniform
 
@@ -85,9 +84,6 @@ def _given(value: Tensor, name: str) -> Parameter:
     return Parameter(value, name=name, requires_grad=False)
 
 
-_slice = ops.Slice()
-
-
 class AllReduce(nn.Cell):
     """Sum, maximum or minimum over the replicas of a fragment, in one flat bucket.
 
@@ -110,17 +106,12 @@ class AllReduce(nn.Cell):
         self.calls = Parameter(Tensor(0, int32), name=f"calls of {name}", requires_grad=False)
         self.collective = group(reduction)
         self.shapes = shapes
-        bounds = [(bound,) for bound in accumulate(map(math.prod, shapes), initial=0)]
-        self.begins = tuple(bounds[:-1])
-        self.sizes = tuple((math.prod(shape),) for shape in shapes)
-        self.message_bytes = 4 * bounds[-1][0]  # float32
+        self.message_bytes = 4 * sum(map(math.prod, shapes))  # float32
 
     def reduce(self, *leaves: Tensor) -> tuple:
         """Reduces the values over all replicas."""
         ops.assign_add(self.calls, 1)
-        flat = self.collective(flatten(leaves))
-        parts = each(_slice, (flat,) * len(self.shapes), self.begins, self.sizes)
-        return each(reshape, parts, self.shapes)
+        return shaped(self.collective(flatten(leaves)), self.shapes)
 
 
 def env_index(env_indices: range, name: str) -> Parameter:

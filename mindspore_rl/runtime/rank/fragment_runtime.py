@@ -238,6 +238,8 @@ class FragmentRuntime(ShareRuntime):
     def save(self) -> None:
         """Writes a checkpoint together with all other ranks."""
         self.share.exchange.settle()
+        with contextlib.suppress(OSError):  # what the checkpoint has is reported before it is there
+            self.rank.link.flush()
         self.rank.stamp(Stage.CHECKPOINT)
         self.state.save()
 
