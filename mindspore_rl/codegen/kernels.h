@@ -326,36 +326,52 @@ template <int N, int STEP, class F> static inline void in_steps(F f) {
 }
 
 // R rows and V vectors of columns of C = A B. A's element (m, k) is a[m * AM + k * AK]; B is
-// [K, LDB] with whole vectors; of C only COLS columns are written, or added to if ADD.
+// [K, LDB] with whole vectors; of C only COLS columns are written, or added to if ADD. The last ones
+// are half a vector if they fit: some processors compute that in half the time.
+typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 template <int R, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_block(const float *a, const float *b, float *c) {
-  vec s[R][V];
+  constexpr int REST = COLS % LANES, H = LANES == 16 && REST > 0 && REST <= 8, W = V - H;
+  vec s[R][W > 0 ? W : 1];
+  half h[R];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
+  for (int r = 0; r < R; r++) {
+    if (H) h[r] = half{};
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) s[r][v] = vec{};
+    for (int v = 0; v < W; v++) s[r][v] = vec{};
+  }
   for (int k = 0; k < K; k++) {
-    vec t[V];
+    vec t[W > 0 ? W : 1];
+    half u;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) t[v] = load(b + k * LDB + v * LANES);
+    for (int v = 0; v < W; v++) t[v] = load(b + k * LDB + v * LANES);
+    if (H) u = *(const half *)(b + k * LDB + W * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const float x = a[r * AM + k * AK];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) s[r][v] += x * t[v];
+      for (int v = 0; v < W; v++) s[r][v] += x * t[v];
+      if (H) h[r] += x * u;
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
+  for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) {
+    for (int v = 0; v < W; v++) {
       float *const at = c + r * LDC + v * LANES;
       if ((v + 1) * LANES <= COLS) {
         store(at, ADD ? load(at) + s[r][v] : s[r][v]);
       } else {
-        store_first<COLS % LANES, ADD>(at, s[r][v]);
+        store_first<REST, ADD>(at, s[r][v]);
       }
     }
+    if (H) {
+      float *const at = c + r * LDC + W * LANES;
+      half old = {};
+      if (ADD) memcpy(&old, at, sizeof(float) * REST), h[r] += old;
+      memcpy(at, &h[r], sizeof(float) * REST);
+    }
+  }
 }
 template <int M, int V, int K, int AM, int AK, int LDB, int LDC, int COLS, bool ADD>
 static inline void product_rows(const float *a, const float *b, float *c) {

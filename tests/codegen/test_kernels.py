@@ -369,7 +369,8 @@ def test_rows_agree_with_numpy(nan):
 def test_products_in_blocks_agree_with_numpy(level):
     """Several blocks of rows and of sums; few rows or columns, whose sums run along vectors."""
     cases, rng = Cases(), np.random.default_rng(2)
-    for m, k, n in ((200, 800, 65), (7, 128, 66), (66, 256, 6), (43, 70, 3)):
+    shapes = (200, 800, 65), (7, 128, 66), (66, 256, 6), (43, 70, 3), (9, 17, 56), (9, 17, 44)
+    for m, k, n in shapes:
         a, b = (rng.normal(size=s).astype(np.float32) for s in ((m, k), (k, n)))
         a /= np.float32(k)
         a[m // 2, k // 2] = np.nan
