@@ -216,6 +216,10 @@ def test_a_run_has_no_break(tmp_path):
 
 SUPPORTED = (
     "x = y = reward\ntarget = x + y",
+    "T, B = reward.shape\ngoing = 0.0 * reward[0]\nreturns = []\nfor t in range(T - 1, -1, -1):\n"
+    "    going = reward[t] + 0.9 * going\n    returns.append(going)\n"
+    "target = ops.stack(returns[::-1])\nfor t in reversed(range(len(obs))):\n"
+    "    target = target * obs[t, :, 0]",
     "first = next(self.net.get_parameters())\ntarget = reward * first.sum()",
     "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
     "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\ntarget = reward * total",
@@ -517,6 +521,10 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
         (
             "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\n    x = m['a']",
             "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m .= {'a': 0.0}",
+        ),
+        (
+            "part = reward[1:]\nfor t in range(part.shape[0]):\n    target = target + part[t]",
+            r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
         (
             "noises = [msrl.uniform(16, self.config.seed) for _ in range(2)]",

@@ -58,7 +58,7 @@ class ExpressionReader:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.paths = Paths(trainer)
-        self.draft = Draft()
+        self.draft = Draft(num_steps=int(trainer.config.num_steps))
         self.assignments = Assignments(self.draft)
         self.sequences = Sequences(self)
         self.functions = Functions(self, self.paths)
