@@ -515,6 +515,22 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
     analyse_with(tmp_path, "GPUOnly", 1, remove=changed)
 
 
+def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
+    """The product and then the comprehension are `value` before they get their own names."""
+    learn = (
+        "grads, _ = msrl.gradient(self.loss, self.net, obs, action, target)\n"
+        "twice = 2.0 * reward\n"
+        "zeros = [ops.zeros_like(g) for g in grads]\n"
+        "total = [z + g for z, g in zip(zeros, grads)]\n"
+        "target = twice + 0.0 * sum(g.sum() for g in total)"
+    )
+    build_with(tmp_path, learn=learn)
+    maybe = ("    def learn", "    def maybe(self, x):\n        return None\n\n    def learn")
+    learn = "twice = 2.0 * reward\nm = self.maybe(reward)\nif m is None:\n    target = twice"
+    program = build_with(tmp_path, [maybe], learn=learn)
+    assert any("m is None" in op.args for op, _ in walk(program.body))
+
+
 @pytest.mark.parametrize(
     ("learn", "hint"),
     [

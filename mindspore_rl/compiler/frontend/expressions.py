@@ -393,7 +393,8 @@ class ExpressionReader:
                     self.frame.fail(
                         node,
                         "`*` of something that is not a tuple of known length",
-                        "unpack it first: a, b = value",
+                        f"unpack it first, a, b = {ast.unparse(node.value)}, or pass it as one "
+                        f"argument: {ast.unparse(node.value)}",
                     )
                 yield from value
             else:
