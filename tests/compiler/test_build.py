@@ -216,6 +216,10 @@ def test_a_run_has_no_break(tmp_path):
 
 SUPPORTED = (
     "x = y = reward\ntarget = x + y",
+    "T, B = reward.shape\ngoing = 0.0 * reward[0]\nreturns = []\nfor t in range(T - 1, -1, -1):\n"
+    "    going = reward[t] + 0.9 * going\n    returns.append(going)\n"
+    "target = ops.stack(returns[::-1])\nfor t in reversed(range(len(obs))):\n"
+    "    target = target * obs[t, :, 0]",
     "first = next(self.net.get_parameters())\ntarget = reward * first.sum()",
     "if self.config.extra:\n    k = 2.0\nelse:\n    k = 3.0\ntarget = reward * k",
     "total = 0.0\nfor i in range(3):\n    total += msrl.mean(reward) * i\ntarget = reward * total",
@@ -511,12 +515,32 @@ def test_lists_of_what_a_checkpoint_has_are_left_in_peace(tmp_path):
     analyse_with(tmp_path, "GPUOnly", 1, remove=changed)
 
 
+def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
+    """The product and then the comprehension are `value` before they get their own names."""
+    learn = (
+        "grads, _ = msrl.gradient(self.loss, self.net, obs, action, target)\n"
+        "twice = 2.0 * reward\n"
+        "zeros = [ops.zeros_like(g) for g in grads]\n"
+        "total = [z + g for z, g in zip(zeros, grads)]\n"
+        "target = twice + 0.0 * sum(g.sum() for g in total)"
+    )
+    build_with(tmp_path, learn=learn)
+    maybe = ("    def learn", "    def maybe(self, x):\n        return None\n\n    def learn")
+    learn = "twice = 2.0 * reward\nm = self.maybe(reward)\nif m is None:\n    target = twice"
+    program = build_with(tmp_path, [maybe], learn=learn)
+    assert any("m is None" in op.args for op, _ in walk(program.body))
+
+
 @pytest.mark.parametrize(
     ("learn", "hint"),
     [
         (
             "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\n    x = m['a']",
             "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m .= {'a': 0.0}",
+        ),
+        (
+            "part = reward[1:]\nfor t in range(part.shape[0]):\n    target = target + part[t]",
+            r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
         (
             "noises = [msrl.uniform(16, self.config.seed) for _ in range(2)]",

@@ -105,6 +105,14 @@ def test_a_maximum_with_its_places_is_told(tmp_path):
         analyse_with(tmp_path, "GPUOnly", 1, learn="target = target + obs.max(-1)")
 
 
+def test_a_number_of_numpys_on_the_left_is_told(tmp_path):
+    changed = [
+        ("from mindspore import nn, ops", "import numpy as np\nfrom mindspore import nn, ops")
+    ]
+    with pytest.raises(ProgramError, match=r"write float\(\.\.\.\) around it"):
+        analyse_with(tmp_path, "GPUOnly", 1, changed, learn="target = np.log(2.0) - target")
+
+
 def test_pythons_max_of_an_array_is_told_what_to_take_instead(tmp_path):
     """All such lines are told at once."""
     line = "target = reward * max(0.5, msrl.mean(reward))\n"

@@ -33,6 +33,7 @@ from mindspore_rl.rl.operators import (
 )
 from mindspore_rl.rl.records import is_record, values_of
 
+NUMPY = "NumPy computes where a number of its own stands first: write float(...) around it"
 PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
 LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
@@ -121,6 +122,7 @@ class Probe:
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"
                 + (f"\n  raised at {inside.strip()}" if inside else "")
                 + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
+                + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
                 + (f"\n  {LACKING}" if _is_lacking(text) else "")
             ) from error
         self.evaluated.append((op, inputs))

@@ -21,7 +21,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where
+from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
 
@@ -85,6 +85,7 @@ class Draft:
         locals: variables of `train` and the names they have in its source.
         implied: marks that are set where the program has none.
         left_out: see `Program`, without values.
+        num_steps: steps of an iteration.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -104,6 +105,7 @@ class Draft:
     locals: dict[str, str] = field(default_factory=dict)
     implied: Implied = field(default_factory=dict)
     left_out: dict[Where, None] = field(default_factory=dict)
+    num_steps: int = 0
     _counters: dict[str, int] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
     _turns: dict[tuple, list[int]] = field(default_factory=dict)
@@ -227,6 +229,20 @@ class Draft:
         passed = self.marked(mark, tuple(values[place] for place in places))
         chosen = dict(zip(places, passed, strict=True))
         return tuple(chosen.get(place, value) for place, value in enumerate(values))
+
+    def steps_of(self, name: str) -> int | None:
+        """Returns the first size of a variable that holds a trajectory; None for others."""
+        scope: Scope | None = self.scope
+        made: list[Op] = []
+        while scope is not None:
+            made += [op for op, _ in walk(tuple(scope.items)) if name in op.targets]
+            scope = scope.outer
+        if len(made) != 1:
+            return None
+        if made[0].kind == "replay_sample":
+            return self.num_steps
+        passed = made[0].kind in ("boundary", "copy")
+        return self.steps_of(str(made[0].args[0])) if passed else None
 
     def follow(self, old: str, new: str) -> None:
         """Notes that a variable gets the value of another."""

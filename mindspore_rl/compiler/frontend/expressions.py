@@ -58,7 +58,7 @@ class ExpressionReader:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.paths = Paths(trainer)
-        self.draft = Draft()
+        self.draft = Draft(num_steps=int(trainer.config.num_steps))
         self.assignments = Assignments(self.draft)
         self.sequences = Sequences(self)
         self.functions = Functions(self, self.paths)
@@ -393,7 +393,8 @@ class ExpressionReader:
                     self.frame.fail(
                         node,
                         "`*` of something that is not a tuple of known length",
-                        "unpack it first: a, b = value",
+                        f"unpack it first, a, b = {ast.unparse(node.value)}, or pass it as one "
+                        f"argument: {ast.unparse(node.value)}",
                     )
                 yield from value
             else:

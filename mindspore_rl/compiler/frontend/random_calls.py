@@ -65,8 +65,7 @@ class Drawing:
         if inside and not draft.comprehended and name in UNROLLED:
             return
         if self.draft.unrolled:
-            hint = f"a line for each part, such as `first = {ast.unparse(node)}`, or a loop over "
-            hint += "range(n)"
+            hint = "a call for each part, on lines of their own, or a loop over range(n)"
             match node:
                 case ast.Call(args=[rows, columns]) if name == "uniform":
                     size, call = ast.unparse(columns), ast.unparse(node.func)

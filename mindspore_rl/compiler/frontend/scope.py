@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import symtable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -117,6 +117,7 @@ class Frame:
         node: the statement being read.
         arrays: variables that hold an array or a tuple, and never None.
         around: the function of the file in which this one stands; None: it is one itself.
+        steps_of: returns the first size of a variable that holds a trajectory; None for others.
     """
 
     function: Any
@@ -136,6 +137,7 @@ class Frame:
     node: ast.AST = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)
     around: Any = None
+    steps_of: Callable[[str], int | None] = lambda _: None
 
     @property
     def home(self) -> Any:
@@ -310,15 +312,25 @@ class Frame:
         """Returns the value of an expression that must be known at compile time."""
         if isinstance(node, ast.IfExp) and (holds := self.holds(node.test)) is not None:
             return self.known(node.body if holds else node.orelse)
-        known, value = self.static(node)
+        known, value = self.static(_Steps(self).visit(copy.deepcopy(node)))
         if not known:
+            hint = (
+                "here stands what is known while reading. A loop that draws random numbers "
+                "(msrl.minibatches,\n  msrl.uniform, msrl.replay_sample) counts its turns in the "
+                "run: append its results to a list, xs.append(x)"
+            )
+            if any(
+                isinstance(part, ast.Attribute) and part.attr == "shape" for part in ast.walk(node)
+            ):
+                hint = (
+                    "of sizes, the first one of what msrl.replay_sample() gives is known while "
+                    "reading: take that,\n  or the configuration's number, self.config.num_steps"
+                )
             self.fail(
                 node,
                 "a value that is only known at run time, where configuration or "
                 "a constant is expected,",
-                "here stands what is known while reading. A loop that draws random numbers "
-                "(msrl.minibatches,\n  msrl.uniform, msrl.replay_sample) counts its turns in the "
-                "run: append its results to a list, xs.append(x)",
+                hint,
             )
         return value
 
@@ -333,6 +345,34 @@ class Frame:
         """Returns whether a call passes msrl on, so that the function is inlined."""
         values = [*call.args, *(k.value for k in call.keywords)]
         return any(self.is_msrl(value) for value in values)
+
+
+class _Steps(ast.NodeTransformer):
+    """Replaces `x.shape[0]` and `len(x)` of trajectories by their number of steps."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
+        match node:
+            case ast.Subscript(ast.Attribute(owner, "shape"), ast.Constant(0)):
+                return self._steps(node, owner)
+        return self._inner(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+        match node:
+            case ast.Call(ast.Name("len"), [owner], []):
+                return self._steps(node, owner)
+        return self._inner(node)
+
+    def _steps(self, node: ast.expr, owner: ast.expr) -> ast.expr:
+        struct = self.frame.part(owner)
+        steps = self.frame.steps_of(struct.name) if isinstance(struct, Var) else None
+        return self._inner(node) if steps is None else ast.copy_location(ast.Constant(steps), node)
+
+    def _inner(self, node: ast.expr) -> ast.expr:
+        self.generic_visit(node)
+        return node
 
 
 _UNKNOWN = object()
