@@ -1,4 +1,4 @@
-"""The loop of a trained policy on the same observations: whether it acts by them alone."""
+"""The loop of a trained policy on random observations: whether it acts by them alone."""
 
 import contextlib
 from collections.abc import Callable
@@ -48,14 +48,35 @@ class Still:
         return outcome(*self._outcome)
 
 
+class Moving(Still):
+    """Environments with other observations in every step, of which every second episode ends.
+
+    Attributes:
+        shown: the observations of each step.
+        actions: those of each step.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, rows: int) -> None:
+        self.shown = [some_obs(spec, rows, seed) for seed in range(STEPS)]
+        self.actions: list[np.ndarray] = []
+        super().__init__(self.shown[0], spec.agent_shape, STEPS)
+
+    def step(self, action: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Stores the action."""
+        self.actions.append(to_array(action))
+        super().step(action, noise)
+        number, (_, reward, _) = len(self.actions), self._outcome
+        return outcome(self.shown[number], reward, np.arange(len(reward)) % 2 == number % 2)
+
+
 def outcome(obs: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> tuple[Tensor, ...]:
     """Returns the results of a step; no episode is truncated."""
     return tuple(map(Tensor, (obs, obs, reward, ended, np.zeros(len(ended), bool))))
 
 
-def some_obs(spec: EnvironmentSpec, rows: int) -> np.ndarray:
-    """Makes random observations `[rows, ...]`, the same at every call."""
-    rng, shape = np.random.default_rng(0), (rows, *spec.obs_shape)
+def some_obs(spec: EnvironmentSpec, rows: int, seed: int = 0) -> np.ndarray:
+    """Makes random observations `[rows, ...]`, the same at every call with a seed."""
+    rng, shape = np.random.default_rng(seed), (rows, *spec.obs_shape)
     obs = rng.integers(0, 256, shape) if spec.images else rng.standard_normal(shape)
     if size := spec.mask_size:  # one action at least is valid
         obs[..., -size:] = rng.random((*shape[:-1], size)) < 0.5
@@ -79,11 +100,10 @@ def acts_alone(trainer: Any, done: dict[str, Any], rows: int) -> Callable[[Tenso
         return None
     parameters = dict(named_parameters(trainer, "state"))
     before = {name: to_array(parameter) for name, parameter in parameters.items()}
-    obs = some_obs(trainer.spec, rows)
-    still = Still(obs, trainer.spec.agent_shape, STEPS)
+    moving = Moving(trainer.spec, rows)
     asked: list[tuple[tuple, dict[str, Any]]] = []
     loop = Acting(
-        trainer, done, still, rows, 0, asked=lambda *args, **named: asked.append((args, named))
+        trainer, done, moving, rows, 0, asked=lambda *args, **named: asked.append((args, named))
     )
     with contextlib.suppress(Over):
         loop.run()
@@ -92,9 +112,11 @@ def acts_alone(trainer: Any, done: dict[str, Any], rows: int) -> Callable[[Tenso
         set_parameter(parameters[name], before[name])
     if changed or len(asked) != STEPS:
         return None
-    for args, named in asked:
+    for (args, named), obs in zip(asked, moving.shown, strict=True):
         given = [*leaves(args), *leaves(named)]
         if len(given) != 1 or not args or not same(args[0], obs):
+            return None
+        if (args[1:], named) != (asked[0][0][1:], asked[0][1]):
             return None
 
     def act(found: Tensor) -> Any:
@@ -102,7 +124,8 @@ def acts_alone(trainer: Any, done: dict[str, Any], rows: int) -> Callable[[Tenso
         acted = greedily(*bound.args, **bound.kwargs)
         return acted[0] if isinstance(acted, tuple) else acted
 
-    return act if same(act(Tensor(obs)), still.action) else None
+    pairs = zip(moving.shown, moving.actions, strict=True)
+    return act if all(same(act(Tensor(obs)), action) for obs, action in pairs) else None
 
 
 def same(one: Any, other: Any) -> bool:

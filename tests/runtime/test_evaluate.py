@@ -77,7 +77,7 @@ class Greedy(small_agents.SmallTrainer):
     Act = Act
 
     def train(self, msrl):
-        obs = msrl.env_reset()
+        start = obs = msrl.env_reset()
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 action = msrl.agent_act({given})
@@ -145,6 +145,7 @@ def test_state_is_carried_from_step_to_step(counts):
     [
         ("obs", "action", "pass", True),
         ("obs + 1.0", "action", "pass", False),
+        ("start", "action", "pass", False),
         ("obs", "1 - action", "pass", False),
         ("obs", "action", "ops.assign_add(self.acted, Tensor([1.0]))", False),
     ],
