@@ -112,12 +112,17 @@ def users(tmp_path):
     return lambda name: f"{path}:{name}"
 
 
+ALIKE = ("graph:Pendulum-v1", "graph:simple_spread_v3")
+"""Like `graph:CartPole-v1` and `graph:simple_tag_v3`."""
+
+
 @pytest.mark.parametrize(
     "name",
     ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
      "probe:pixels", "probe:truncated", "pettingzoo:mpe2.simple_spread_v3",
      "pettingzoo:mpe2.simple_tag_v3",
-     *registry.graph_names()],
+     *(pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
+       for name in registry.graph_names())],
 )  # fmt: skip
 def test_ours_conform(name):
     assert name in registry.names()
