@@ -13,7 +13,7 @@ so its cells may take less. Run it alone on the machine.
 
 import argparse
 import os
-import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,8 +27,9 @@ from mindspore_rl.performance import predict
 from mindspore_rl.performance.cluster import Cluster
 
 ROWS = ("gym-8", "gym-64", "cheetah", "cheetah-512", "pong", "graph-64", "graph-256", "dqn", "sac")
-HEADS = ("row", "iteration, ms", "environments", "cells", "Mflop", "over the rate", "MB",
-         "over the bandwidth", "least iteration, ms", "reached")  # fmt: skip
+HEADS = ("row", "iteration, ms", "environments, ms", "cells, ms", "operations, MFLOP",
+         "over the rate, ms", "traffic, MB", "over the bandwidth, ms", "least iteration, ms",
+         "share")  # fmt: skip
 REPEATS = 20
 
 
@@ -64,12 +65,7 @@ def _copies() -> float:
 
 
 def _fastest_s(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return min(timeit.repeat(call, number=1, repeat=REPEATS))
 
 
 def _line(row: table.Row, cluster: Cluster, flops: float, moved: float) -> list[str]:

@@ -39,12 +39,13 @@ from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined,
 from mindspore_rl.runtime.coordinator.root_cause import LAST_WORDS_S, Causes
 from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
 from mindspore_rl.runtime.heartbeat import Stamp
+from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES
 
 SUSPENDED_S = 2.0
 """After a longer tick this process was suspended, and the age of a stamp says nothing."""
 LAUNCH_S, GONE_S = 10.0, 1.0
 """Seconds that a rank may lack a process before all ranks have had one, and after that."""
-MIN_EPISODES = 100
+MIN_EPISODES = MEAN_EPISODES  # ranks tell no more of an iteration
 MOST_EVALUATIONS = 10
 """While as many checkpoints wait for their evaluation, no more are given to it."""
 
