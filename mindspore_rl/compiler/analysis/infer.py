@@ -125,13 +125,20 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
+    smaller = {op.name: op.args for op, _ in walk(small.program.body)}
     for op, inputs in large.evaluated:
         if not OPERATIONS[op.kind].tried:
             continue
-        if evidence := trials.evidence(op, inputs, values):
+        evidence = trials.evidence(op, inputs, values)
+        if evidence:
             dependent[op.name] = evidence
         takes_rows = any(name in values and values[name].split for name in inputs)
-        if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
+        if op.kind != "glue" or not any(values[t].split for t in op.targets):
+            continue
+        if not takes_rows or (
+            # the number of environments is in the expression, beside arrays that have their rows
+            not evidence and op.args != smaller[op.name] and trials.makes_all(op, inputs, values)
+        ):
             unsplittable[op.name] = None
     agents = AgentAxes(large.evaluate, trainer.spec.teams, values, large.generator, reading)
     for op, inputs in large.evaluated:

@@ -130,6 +130,20 @@ class RowTrials:
             return trial
         return next(filter(None, read), "")
 
+    def makes_all(self, op: Op, inputs: dict, values: dict[str, Value]) -> bool:
+        """Returns whether a share of the rows gives all rows, as `ops.zeros((num_envs, 2))`."""
+        chosen = self.rows.shares[0]
+        share = {name: self.rows.select(v, values[name], chosen) for name, v in inputs.items()}
+        sizes = [[leaf.shape for leaf in self._arrays(op, given)] for given in (inputs, share)]
+        axes = [leaf.axis for name in op.targets for leaf in values[name].leaves]
+        return any(
+            axis is not None and whole[axis] == part[axis]
+            for axis, whole, part in zip(axes, *sizes, strict=True)
+        )
+
+    def _arrays(self, op: Op, inputs: dict) -> list[np.ndarray]:
+        return list(map(to_array, self._results(op, inputs)))
+
     def _shardings(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Sharding]]:
         """Returns the sharding of each result array by the graph, with its variable's name."""
         if self.reading is None:
