@@ -36,9 +36,10 @@ from mindspore_rl.platform.stdio import steady
 from mindspore_rl.platform.user_modules import as_recorded
 from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
 from mindspore_rl.runtime.coordinator import admission, run, wandb
+from mindspore_rl.runtime.coordinator.failures import Unreached
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
-from mindspore_rl.runtime.coordinator.state_machine import Unreached
+from mindspore_rl.runtime.coordinator.supervisor import Tell
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 RETRY_S = 2.0
@@ -68,7 +69,7 @@ def train(
     job: Job,
     values: Mapping[str, object] | None = None,
     on_iteration: OnIteration | None = None,
-    tell: Callable[[str, object], bool] | None = None,
+    tell: Tell | None = None,
 ) -> Trained:
     """Trains a job to its end.
 
@@ -76,7 +77,8 @@ def train(
         job: the job as the user gave it.
         values: keys of the algorithm's configuration.
         on_iteration: called with each iteration's metrics.
-        tell: see `JobOptions`.
+        tell: called with `run` and the run directory before anything is written there; see also
+            `JobOptions`.
 
     Raises:
         MsrlError: the job is invalid.
@@ -87,6 +89,7 @@ def train(
             f"a job is started from the thread {threading.current_thread().name}, expected the "
             "main one, which alone hears of Ctrl-C; train there"
         )
+    tell = tell or (lambda what, value: True)
     admission.check_working_folder()
     resumed = None if job.resume is None else Path(job.resume)
     if resumed and not resumed.is_dir():
@@ -109,16 +112,14 @@ def train(
         if done.get("environment") == request.config.env:
             config = dataclasses.replace(request.config, env=as_recorded(done))
             request = dataclasses.replace(request, config=config)
-        plan, run_dir = _planned(job, request, resume, done)
+        plan, run_dir = _planned(job, request, resume, done, tell)
         if resumed is not None:
             arrivals_log.keep(resumed, run_dir, done["env_steps"])
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
             steps = resuming.counted_from(done, plan)[1] if resume else 0
-            options = _options(job, request, plan, steps, on_iteration)
-            if tell is not None:
-                options = dataclasses.replace(options, tell=tell)
+            options = _options(job, request, plan, steps, on_iteration, tell)
             return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
 
 
@@ -148,13 +149,16 @@ def _written_by_nobody_else() -> Iterator[None]:
         os.umask(before)
 
 
-def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
+def _planned(
+    job: Job, request: Any, resume: Path | None, done: dict[str, Any], tell: Tell
+) -> tuple[Any, Path]:
     """Makes the plan and the run directory. Returns: both."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(request.config.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
+        tell("run", str(run_dir.resolve()))
         with suggested(request.algorithm, request.config.env):
             plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
         tell_left_out(cut.program)
@@ -265,7 +269,7 @@ def _tell(plan: Any, request: Any, place: str) -> None:
 
 
 def _options(
-    job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None
+    job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None, tell: Tell
 ) -> Any:
     """Returns the options for running a plan."""
     threshold = job.stop_return
@@ -283,6 +287,7 @@ def _options(
         start_steps=steps,
         deployment=request.deployment,
         on_iteration=on_iteration,
+        tell=tell,
         wandb=job.wandb,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,

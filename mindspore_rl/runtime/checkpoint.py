@@ -8,7 +8,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -88,9 +88,9 @@ def remove_unused(folder: Path, before: int) -> None:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Removes what killed ranks had written of a next checkpoint; no rank may be left."""
+    """Removes what killed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
-        for made in (run_dir / FOLDER).glob("*.npz.tmp"):
+        for made in (*run_dir.glob("*.tmp"), *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)
 
@@ -119,14 +119,7 @@ def _write(file: BinaryIO, arrays: dict[str, np.ndarray], about: dict[str, Any])
 def _read_back(path: Path) -> None:
     """Verifies a new checkpoint; the ranks have read back the segments that they wrote."""
     try:
-        meta = look(path, replay=False)
-        for replay in replays_of(meta).values():
-            with _reading(path):
-                replay_segments.check_sizes(_segments(path.parent), replay)
-        for name in meta["arrays"]:
-            if name.startswith(REPLAY):
-                for _ in _array_pieces(path, meta, name):
-                    pass
+        look(path, segments=replay_segments.check_sizes)
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
@@ -162,12 +155,17 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     return found, meta
 
 
-def look(path: Path, replay: bool = True) -> dict[str, Any]:
+def look(
+    path: Path,
+    replay: bool = True,
+    segments: Callable[[Path, Replay], None] = replay_segments.check,
+) -> dict[str, Any]:
     """Verifies a checkpoint, with little of it in memory at a time. Returns: its metadata.
 
     Args:
         path: of the checkpoint.
         replay: whether to verify the replay too.
+        segments: how its segments are verified.
 
     Raises:
         CheckpointError: see `load`.
@@ -178,7 +176,7 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
         pass
     for name, found in replays_of(meta).items() if replay else ():
         with _reading(path):
-            replay_segments.check(_segments(path.parent), found)
+            segments(_segments(path.parent), found)
         for column in _in_file(meta, name):
             for _ in _array_pieces(path, meta, column):
                 pass

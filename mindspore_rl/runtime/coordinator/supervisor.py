@@ -25,10 +25,11 @@ from mindspore_rl.platform.held_signals import SIGNALS
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT
-from mindspore_rl.runtime.coordinator.events import Examine, Heard, Remains
+from mindspore_rl.runtime.coordinator.events import Examine, Remains
+from mindspore_rl.runtime.coordinator.failures import Failures
 from mindspore_rl.runtime.coordinator.interruption import Burst
 from mindspore_rl.runtime.coordinator.launch import ENDING_S, LOG_LINES, WORKERS_LOG
-from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Monitor
+from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 OF_KERNEL = 0x80  # SI_KERNEL
@@ -222,9 +223,8 @@ def _death(plan: Plan, run_dir: Path, rank: int, stamp: Stamp, how: str, last: s
     """Returns the message about a rank that ended together with its process."""
     from mindspore_rl.environments.crash_log import last_action  # noqa: PLC0415
 
-    monitor = Monitor(plan, JobOptions(False, 0), 0.0, here=True)
-    if last:
-        monitor.on(Heard(rank, {"kind": "checkpoint", "path": last}), 0.0)
+    failures = Failures(plan, Watchdog(plan, 0.0))
+    failures.checkpoint = last or failures.checkpoint
     fragment, replica = plan.fragment_of(rank)
     said = ""
     if stamp.stage == Stage.ENVIRONMENT:
@@ -235,4 +235,4 @@ def _death(plan: Plan, run_dir: Path, rank: int, stamp: Stamp, how: str, last: s
     crashes = [i for i, line in enumerate(lines) if line.startswith("Fatal Python")]
     output = lines[crashes[-1] :][:LOG_LINES] if crashes else []
     remains = Remains(output=output, actions={rank: f"{how}\n  {said}" if said else how})
-    return str(monitor.explain(Examine("death", rank), stamp, remains))
+    return str(failures.explain(Examine("death", rank), stamp, remains))
