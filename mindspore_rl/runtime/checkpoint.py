@@ -34,12 +34,7 @@ MAX_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; JSON readers may round larger numbers."""
 
 
-def save(
-    folder: Path,
-    iteration: int,
-    arrays: dict[str, np.ndarray],
-    meta: dict[str, Any],
-) -> Path:
+def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
     """Writes `checkpoint-<iteration>.npz` atomically, reads it back and keeps the newest `KEEP`.
 
     Then removes the segments of replays that none of these has.
@@ -156,9 +151,7 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def look(
-    path: Path,
-    replay: bool = True,
-    segments: Callable[[Path, Replay], None] = replay_segments.check,
+    path: Path, replay: bool = True, segments: Callable = replay_segments.check
 ) -> dict[str, Any]:
     """Verifies a checkpoint, with little of it in memory at a time. Returns: its metadata.
 

@@ -27,6 +27,7 @@ from mindspore_rl.runtime.coordinator.events import (
 )
 from mindspore_rl.runtime.coordinator.failures import Stalled, Unreached
 from mindspore_rl.runtime.coordinator.root_cause import CAUSE_S, LAST_WORDS_S
+from mindspore_rl.runtime.coordinator.stall_detector import Stopped
 from mindspore_rl.runtime.coordinator.state_machine import (
     GONE_S,
     LAUNCH_S,
@@ -35,7 +36,6 @@ from mindspore_rl.runtime.coordinator.state_machine import (
     JobOptions,
     Monitor,
 )
-from mindspore_rl.runtime.coordinator.stopped import Stopped
 from mindspore_rl.runtime.heartbeat import Stamp
 
 CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0

@@ -42,13 +42,13 @@ from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import JobProcesses
 from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.stall_detector import find_stopped
 from mindspore_rl.runtime.coordinator.state_machine import (
     MIN_EPISODES,
     JobOptions,
     Monitor,
     Outcome,
 )
-from mindspore_rl.runtime.coordinator.stopped import find_stopped
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2

@@ -349,12 +349,8 @@ class JobProcesses:
 
     def living_ranks(self) -> set[int]:
         """Returns the ranks that have a process on this machine, as Hydra numbers them."""
-        found = set()
-        for variables in self.marked().values():
-            for variable in variables:
-                if variable.startswith(b"PMI_RANK="):
-                    found.add(int(variable.partition(b"=")[2]))
-        return found
+        every = (variable for variables in self.marked().values() for variable in variables)
+        return {int(x.partition(b"=")[2]) for x in every if x.startswith(b"PMI_RANK=")}
 
     def marked(self) -> dict[int, list[bytes]]:
         """Returns the processes that carry this job's mark, and their environments."""

@@ -20,6 +20,7 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.cores import pin_cores
@@ -32,7 +33,6 @@ from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome
 from mindspore_rl.runtime.heartbeat import Stamps
 
-INTERRUPTED_EXIT = 130
 BACKLOG = 64
 """Connections beside the ranks' that may be pending without a rank having to retry."""
 
