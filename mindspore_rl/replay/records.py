@@ -52,9 +52,6 @@ class Buffers:
 class Records:
     """Records of one or several tables, by lanes and by ids.
 
-    Args:
-        spec: of them.
-
     Attributes:
         layout: number of columns, and the addresses of `TableSpec.starts` and of their step bytes.
     """
