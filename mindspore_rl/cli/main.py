@@ -365,10 +365,12 @@ def _dataset_arguments(subparsers: Any) -> None:
     show.set_defaults(run=dataset.show)
 
 
-def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -> Any:
-    """Adds a subcommand, whose help lists the algorithm's keys."""
-    epilog = None
-    if argv[:1] == [name] and {"-h", "--help"} & set(argv):
+def _command(
+    subparsers: Any, name: str, run: Any, text: str, argv: list[str], former: str = ""
+) -> Any:
+    """Adds a subcommand, with an alias for its former name; its help lists the algorithm's keys."""
+    epilog, aliases = None, [former] if former else []
+    if argv[:1] in ([name], aliases) and {"-h", "--help"} & set(argv):
         words = [word for word in argv[1:] if word in registry.algorithms() or word.endswith(".py")]
         named = words[0] if words else "ppo"
         try:
@@ -379,6 +381,7 @@ def _command(subparsers: Any, name: str, run: Any, text: str, argv: list[str]) -
             epilog = str(error)
     parser = subparsers.add_parser(
         name,
+        aliases=aliases,
         help=text,
         description=text,
         epilog=epilog,
