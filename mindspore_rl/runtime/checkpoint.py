@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.plan.plan import GRAPH_FILE, JOB_FILE, OUTCOME_FILE, PLAN_FILE
 from mindspore_rl.plan.reading import read
 from mindspore_rl.platform.cache import make_folder, replacing, writing
 from mindspore_rl.runtime import replay_segments
@@ -85,7 +86,8 @@ def remove_unused(folder: Path, before: int) -> None:
 def remove_unfinished(run_dir: Path) -> None:
     """Removes what killed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
-        for made in (*run_dir.glob("*.tmp"), *(run_dir / FOLDER).glob("*.npz.tmp")):
+        own = (run_dir / f"{name}.tmp" for name in (JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE))
+        for made in (*own, *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)
 
