@@ -21,7 +21,7 @@ from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.coordinator import launch
+from mindspore_rl.runtime.coordinator import cores, launch
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
@@ -431,12 +431,12 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
     notes = []
-    with launch.pin_cores(2, notes.append) as first:
+    with cores.pin_cores(2, notes.append) as first:
         assert first == [(3,), (5,)]
         assert notes == []
-        with launch.pin_cores(2, notes.append) as second:
+        with cores.pin_cores(2, notes.append) as second:
             assert second is None
-        with launch.pin_cores(1, notes.append) as single:
+        with cores.pin_cores(1, notes.append) as single:
             assert single == [(8,)]
         assert [note.partition("; ")[2] for note in notes] == [
             "this one shares them, unpinned.",
@@ -444,11 +444,11 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
         ]
         assert all(note.startswith("Other jobs have reserved 2 of 3 cores;") for note in notes)
         notes.clear()
-    with launch.pin_cores(3, notes.append) as later:
+    with cores.pin_cores(3, notes.append) as later:
         assert later == [(3,), (5,), (8,)]
-    with launch.pin_cores(1, notes.append) as alone:
+    with cores.pin_cores(1, notes.append) as alone:
         assert alone == [(3, 5, 8)]
-    with launch.pin_cores(4, notes.append) as too_many:
+    with cores.pin_cores(4, notes.append) as too_many:
         assert too_many is None
     assert notes == []
 
