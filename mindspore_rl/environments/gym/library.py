@@ -135,6 +135,7 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
             base, options = split_options(name)
             if game:
                 return atari.make(module, base.removeprefix(atari.PREFIX), options)
+            _register(module, base)
             return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
         raise
@@ -143,6 +144,15 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
     except RAISED as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
+
+
+def _register(module: Any, name: str) -> None:
+    """Calls the `register_envs()` of "package:ID", if importing the package registers nothing."""
+    package, colon, own_id = name.partition(":")
+    if colon and own_id not in module.envs.registration.registry:
+        register = getattr(importlib.import_module(package), "register_envs", None)
+        if register is not None and own_id not in module.envs.registration.registry:
+            register()
 
 
 @contextlib.contextmanager
@@ -231,7 +241,7 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
     if images.is_image(space):
         env, layout = _as_images(module, env)
         return env, "; ".join(filter(None, [layout, choices]))
-    if isinstance(as_space(space), Box):
+    if isinstance(as_space(space), Box) or _is_booleans(module, space):
         return env, "; ".join(filter(None, [_shape_lost(space), choices]))
     try:
         wrapped = module.wrappers.FlattenObservation(env)
@@ -249,16 +259,17 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
 
 
 def _foreign(module: Any, space: Any) -> str:
-    """Explains a space of booleans, or of the other library; empty for others."""
+    """Explains a space of the other library; empty for others."""
     if isinstance(space, module.spaces.Space):
-        if isinstance(space, module.spaces.Box) and space.dtype == bool:
-            size = space.shape[0] if len(space.shape) == 1 else space.shape
-            return f"it has booleans: write spaces.MultiBinary({size}), which takes them, too"
         return ""
     return (
         f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "
         f"of {module.__name__}: take both of one library"
     )
+
+
+def _is_booleans(module: Any, space: Any) -> bool:
+    return isinstance(space, module.spaces.Box) and space.dtype == bool and 0 not in space.shape
 
 
 def _shape_lost(space: Any) -> str:
