@@ -166,7 +166,8 @@ def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) ->
                 odd = item or other
                 differing = ""
                 if isinstance(item, Op) and isinstance(other, Op) and item.kind == other.kind:
-                    pairs = [(key, item.attr[key], other.attr.get(key)) for key in item.attr]
+                    there = dict(other.attrs)
+                    pairs = [(key, own, there.get(key)) for key, own in item.attrs]
                     found = [f"{key} {a} and {b}" for key, a, b in pairs if a != b]
                     differing = f" ({', '.join(found)})" if found else ""
                 raise ProgramError(
