@@ -149,6 +149,20 @@ def test_each_turn_of_an_unrolled_loop_draws_numbers_of_its_own(tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
+def test_records_of_one_value_are_unpacked(tmp_path):
+    """On ranks, the value was a tuple of one array."""
+    row = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
+    parts = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
+    changed = [
+        ("(obs, action, reward)))", row),
+        ("obs, action, reward = batch", f"(rows,) = batch\n        obs, action, reward = {parts}"),
+    ]
+    learn = "(kept,) = msrl.replay_sample(8)\ntarget = target + msrl.mean(kept)"
+    file = program_with(tmp_path, changed, learn=learn, loop="msrl.replay_insert(reward, keep=32)")
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 SIZES = """
     T, B = reward.shape
     n = T * B

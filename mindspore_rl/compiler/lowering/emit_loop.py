@@ -10,7 +10,13 @@ from mindspore_rl.compiler.lowering.cell_plan import kept, observations
 from mindspore_rl.compiler.lowering.emit_cell import noise_size
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.regions import read_outside, regions_of
-from mindspore_rl.compiler.lowering.source_text import INDENT, assignment, class_name, indented
+from mindspore_rl.compiler.lowering.source_text import (
+    INDENT,
+    assignment,
+    class_name,
+    columns,
+    indented,
+)
 from mindspore_rl.compiler.lowering.target import Target, capacity
 from mindspore_rl.plan.value import Value
 from mindspore_rl.replay.across import ACROSS
@@ -236,7 +242,7 @@ class LoopWriter:
 
     @writes("replay_sample")
     def _replay_sample(self, op: Op) -> list[str]:
-        return [assignment(op.targets, f"w.replay.read({op.attr['rows']})")]
+        return [columns(op.targets, f"w.replay.read({op.attr['rows']})")]
 
     @writes("replay_keep")
     def _replay_keep(self, op: Op) -> list[str]:
@@ -253,11 +259,11 @@ class LoopWriter:
     @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:
         if op.attr["by"] in ACROSS or "count" in op.attr:
-            return [assignment(op.targets, self._drawn_across(op))]
+            return [columns(op.targets, self._drawn_across(op))]
         way = "draw_weighted" if op.attr["by"] == "priority" else "draw"
         given = (op.args[0], *[str(op.attr["steps"])][: op.attr["steps"]])
         call = f"{kept(op)}.{way}({', '.join(given)})"
-        return [assignment(op.targets, call)]
+        return [columns(op.targets, call)]
 
     def _drawn_across(self, op: Op) -> str:
         noise = (

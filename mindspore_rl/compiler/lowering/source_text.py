@@ -13,6 +13,11 @@ def assignment(targets: tuple[str, ...], call: str) -> str:
     return f"{', '.join(targets)} = {call}" if targets else call
 
 
+def columns(targets: tuple[str, ...], call: str) -> str:
+    """Returns the assignment of a sample's columns, a tuple of one column too, to targets."""
+    return assignment(targets, call) if len(targets) != 1 else f"({targets[0]},) = {call}"
+
+
 def class_name(region: str) -> str:
     """Returns the class name of a region's cell: `act_2` -> `Act2`."""
     return "".join(part.capitalize() for part in region.split("_"))
