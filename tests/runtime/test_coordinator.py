@@ -24,6 +24,7 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.runtime.coordinator import cores, launch
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.coordinator.state_machine import Monitor
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 from mindspore_rl.runtime.rank.worker_settings import worker_settings
 from tests.tiers import quick
@@ -527,18 +528,30 @@ def test_taken_port_is_told(run_dir, monkeypatch):
 @multiprocess
 @pytest.mark.parametrize(
     ("victim", "other"),
-    [
-        pytest.param(0, STARTS, marks=pytest.mark.slow),
-        pytest.param(1, STARTS, marks=pytest.mark.slow),
-        (1, "import time; time.sleep(100)"),
-    ],
-    ids=["0", "1", "of a pair"],
+    quick([(1, "import time; time.sleep(100)"), (0, STARTS), (1, STARTS)], 0),
+    ids=["of a pair", "0", "1"],
 )
-def test_rank_whose_import_fails(run_dir, victim, other):
-    """The other rank waits in MPI's start, which has no deadline: in a loop, or asleep."""
-    code = (
-        f"import os\nif os.environ['PMI_RANK'] == '{victim}':\n    import no_such_module\n{other}"
-    )
+def test_rank_whose_import_fails(run_dir, victim, other, monkeypatch):
+    """The other rank waits in MPI's start, which has no deadline: asleep, or in a loop.
+
+    The rank fails once both were seen; of one that never was, `LAUNCH_S` later, `test_monitor.py`
+    has the test.
+    """
+    seen, look = run_dir / "both were seen", Monitor._look_for_deaths
+
+    def noted(monitor, *given):
+        if monitor._all_launched:
+            seen.touch()
+        return look(monitor, *given)
+
+    monkeypatch.setattr(Monitor, "_look_for_deaths", noted)
+    code = f"""
+import os, time
+if os.environ["PMI_RANK"] == "{victim}":
+    while not os.path.exists({str(seen)!r}):
+        time.sleep(0.01)
+    import no_such_module
+{other}"""
     commands = dataclasses.replace(COMMANDS, worker=(sys.executable, "-c", code))
     plan = make_plan(run_dir, num_iterations=LONG)
     with pytest.raises(JobFailure) as caught:

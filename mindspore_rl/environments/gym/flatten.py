@@ -58,7 +58,7 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
     if images.is_image(space):
         env, layout = _as_images(module, env)
         return env, "; ".join(filter(None, [layout, choices]))
-    if isinstance(as_space(space), Box):
+    if isinstance(as_space(space), Box) or _is_booleans(module, space):
         return env, "; ".join(filter(None, [_shape_lost(space), choices]))
     try:
         wrapped = module.wrappers.FlattenObservation(env)
@@ -76,16 +76,17 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
 
 
 def _foreign(module: Any, space: Any) -> str:
-    """Explains a space of booleans, or of the other library; empty for others."""
+    """Explains a space of the other library; empty for others."""
     if isinstance(space, module.spaces.Space):
-        if isinstance(space, module.spaces.Box) and space.dtype == bool:
-            size = space.shape[0] if len(space.shape) == 1 else space.shape
-            return f"it has booleans: write spaces.MultiBinary({size}), which takes them, too"
         return ""
     return (
         f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "
         f"of {module.__name__}: take both of one library"
     )
+
+
+def _is_booleans(module: Any, space: Any) -> bool:
+    return isinstance(space, module.spaces.Box) and space.dtype == bool and 0 not in space.shape
 
 
 def _shape_lost(space: Any) -> str:

@@ -124,6 +124,7 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
             base, options = split_options(name)
             if game:
                 return atari.make(module, base.removeprefix(atari.PREFIX), options)
+            _register(module, base)
             return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
         raise
@@ -132,6 +133,15 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
     except RAISED as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
+
+
+def _register(module: Any, name: str) -> None:
+    """Calls the `register_envs()` of "package:ID", if importing the package registers nothing."""
+    package, colon, own_id = name.partition(":")
+    if colon and own_id not in module.envs.registration.registry:
+        register = getattr(importlib.import_module(package), "register_envs", None)
+        if register is not None and own_id not in module.envs.registration.registry:
+            register()
 
 
 @contextlib.contextmanager
