@@ -128,6 +128,27 @@ def test_a_list_grows_in_a_loop_around_one_with_a_gradient(tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
+DRAWS = """
+    for again in range(2):
+        for k, scale in enumerate((1.0, 2.0, 3.0)):
+            chance = msrl.uniform(8, 2)
+            seen, done, goal = msrl.replay_sample(8)
+            for i in range(2):
+                goal = scale * goal * chance[:, 0] + i
+                g, _ = msrl.gradient(self.loss, self.net, seen, done, goal)
+                msrl.update(self.apply, g)
+                target = target + msrl.mean(msrl.uniform(4, 1)) * scale
+    """
+
+
+def test_each_turn_of_an_unrolled_loop_draws_numbers_of_its_own(tmp_path):
+    """Ensembles of models; a loop over `range` with gradients in it was refused, too."""
+    keep = "msrl.replay_insert(obs, action, reward, keep=64)"
+    file = program_with(tmp_path, learn=DRAWS, loop=keep)
+    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 SIZES = """
     T, B = reward.shape
     n = T * B
@@ -480,7 +501,7 @@ REFUSED = {
         "a Net in a variable as an operand",
     ),
     "gradients in a loop inside": (
-        "for k in (1, 2):\n    for i in range(2):\n"
+        "for k in (1, 2):\n    for i in msrl.epochs(2):\n"
         "        g, m = msrl.gradient(self.loss, self.net, obs, action, target)",
         "msrl.gradient",
         "in an unrolled loop",

@@ -94,10 +94,10 @@ UNSUPPORTED = {
     "thrown away": ("for _ in range(3):\n    target = target * _", "_", "reading `_`"),
     "unknown name": ("target = ops.abs(rewards)", "rewards)", "unknown name 'rewards'"),
     "loop over": ("for x in reward:\n    target = x", "reward", "a loop over this"),
-    "uniform in an unrolled loop": (
+    "other sizes in an unrolled loop": (
         "for k in (1, 2):\n    target = target + msrl.uniform(8, k)",
         "msrl.uniform",
-        "in an unrolled loop",
+        "a draw of another size than in the turn before",
     ),
     "gradients in a comprehension": (
         "parts = [msrl.gradient(self.loss, self.net, obs, action, k * target) for k in (1, 2)]",

@@ -164,6 +164,8 @@ class _Builder(ExpressionReader):
             raise next(iter(self.problems.values()))
         if self.problems:
             raise ProgramError("\n".join(self.problems))
+        items = self.draft.scope.items
+        items[:] = self.calls.drawing.in_turns(tuple(items))
         return self
 
     @functools.cached_property

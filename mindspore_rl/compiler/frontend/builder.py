@@ -52,8 +52,10 @@ CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*
 ARRAYS: tuple[str, ...] = ("env_reset", "env_step", "env_index", "agent_index", "gradient")
 ARRAYS += ("uniform", "constant", "minibatch", "replay_sample", "replay_draw")
 """Kinds of operations, beside reductions, whose results are never None."""
-UNROLLED = ("gradient", "update", "boundary")
-"""Kinds of operations with a mark that may stand in an unrolled loop."""
+UNROLLED = ("gradient", "update", "boundary", "replay_sample", "uniform")
+"""Calls with a mark or with random numbers that may stand in an unrolled loop."""
+_BY_TURN = ("gradient", "update", "boundary", "replay_draw")
+"""Kinds of operations that have a number by place and turn in an unrolled loop."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
@@ -216,7 +218,8 @@ class Draft:
 
     def _has_turns(self, kind: str) -> bool:
         """Returns whether operations of a kind are numbered by their place and turn now."""
-        return self.unrolled > 0 and kind.partition(":")[0] in UNROLLED
+        by_turn = kind.partition(":")[0] in _BY_TURN or kind.endswith("_noise")
+        return self.unrolled > 0 and by_turn
 
     def given(self, kind: str, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """The results of the last operation of a kind, with the mark that it implies."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_rl.compiler.frontend.assignment import same
+from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.in_place import unmarked
 from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
 from mindspore_rl.compiler.frontend.records import Entries, Listed
@@ -17,7 +18,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
 from mindspore_rl.compiler.ir.operations import LOOPS
 
@@ -45,7 +46,7 @@ class Loops:
 
     def read(self, node: ast.For) -> None:
         """Reads a loop."""
-        if is_unrolled(node):
+        if is_unrolled(node) or self._goes_with_unrolled(node):
             self._unrolled(node)
             return
         kind, args = self._loop_call(node.iter)
@@ -141,6 +142,17 @@ class Loops:
                 self.draft.unrolled_in = None
         if ends:  # the last part was assigned, and Python would have left the loop before
             self.end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
+
+    def _goes_with_unrolled(self, node: ast.For) -> bool:
+        """Returns whether a `range` in an unrolled loop has calls that are numbered by turn."""
+        draft = self.draft
+        if draft.unrolled_in != (len(draft.loops), draft.conditions) or not is_range(node):
+            return False
+        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+        return any(
+            self.frame.msrl_call(call) in UNROLLED or any(map(self.frame.is_msrl, call.args))
+            for call in calls
+        )
 
     def end_of(self, names: set[str], statement: str) -> None:
         """Marks names that are local to a statement's body as unreadable after it."""

@@ -1,12 +1,22 @@
 """Random calls: numbers, permutations, windows and minibatches, drawn anew each turn."""
 
 import ast
+from dataclasses import replace
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.records import flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
-from mindspore_rl.compiler.ir.ir import Expr, Loop, Op, num_turns, turn_index
+from mindspore_rl.compiler.ir.ir import (
+    Expr,
+    Item,
+    Loop,
+    Op,
+    num_turns,
+    turn_index,
+    walk,
+    with_ops,
+)
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.plan.plan import SHUFFLES
 
@@ -26,6 +36,7 @@ class Drawing:
         self.reader, self.draft = reader, reader.draft
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
+        self._unrolled: dict[tuple, tuple[str, tuple[str, ...], dict, list[str]]] = {}
         self._left_out = False  # a loop over minibatches stands under a run-time condition
 
     def rows(
@@ -36,28 +47,62 @@ class Drawing:
         Returns: the variables that hold this turn's rows, one for each table of `names`.
         """
         self.check_place(node)
-        draft, tables = self.draft, tuple(map(self.draft.fresh, names))
-        index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
-        top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
-        where, more = draft.frame.where(node), tuple(attrs.items())
-        top.append(Op(draft.name_op(kind), kind, tables, index, index, where, attrs=more))
+        draft = self.draft
+        known = self._unrolled.get((kind, draft.place)) if draft.unrolled else None
+        if known is None:
+            index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
+            top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
+            op, tables = draft.name_op(kind), tuple(map(draft.fresh, names))
+            where, more = draft.frame.where(node), tuple(attrs.items())
+            top.append(Op(op, kind, tables, index, index, where, attrs=more))
+            known = op, tables, attrs, []
+            if draft.unrolled:
+                self._unrolled[kind, draft.place] = known
+        _, tables, before, turns = known
+        if attrs != before:
+            draft.fail(
+                node,
+                "a draw of another size than in the turn before, in an unrolled loop,",
+                "draw as much in each turn, and use a part of it",
+            )
         rows = tuple(draft.fresh(f"{table}_row") for table in tables)
         for table, row in zip(tables, rows, strict=True):
             reads = (table, *(loop.index for loop in loops))
             draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
+            turns.append(draft.scope.items[-1].name)
         return rows
+
+    def in_turns(self, body: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Gives each turn of an unrolled loop rows of its own in the tables of its draws.
+
+        A turn of the loops around has those of all its turns, in the order of the plain loop.
+        """
+        ops, changed = {op.name: op for op, _ in walk(body)}, dict[str, Op]()
+        for name, _, _, turns in self._unrolled.values():
+            count, table = len(turns), ops[name]
+            rows = {**table.attr, "rows": table.attr["rows"] * count}
+            changed[name] = replace(table, attrs=tuple(rows.items()))
+            for number, turn in enumerate(turns):
+                source, index = ops[turn].args
+                own = index.times(count).plus(str(number))
+                changed[turn] = replace(ops[turn], args=(source, own))
+        return with_ops(body, changed)
+
+    def purpose(self, call: str) -> str:
+        """Names the random numbers of a call; one name for all turns of an unrolled loop."""
+        return self.draft.name_op(f"{call}_noise").partition(".")[0]
 
     def numbers(self, call: str, size: int, node: ast.Call) -> str:
         """Returns the variable with `size` random numbers of this turn for each environment."""
-        loops, purpose = self.inner_loops(), self.draft.name_op(f"{call}_noise")
+        loops, purpose = self.inner_loops(), self.purpose(call)
         attrs = {"purpose": purpose, "owner": "replay", "rows": num_turns(loops), "size": size}
         return self.rows("noise", (f"noise_{call.rpartition('_')[2]}",), loops, node, attrs)[0]
 
     def check_place(self, node: ast.AST) -> None:
         """Refuses a call in an unrolled loop: one place in the file, and several operations.
 
-        Gradients, updates and boundaries have no random numbers, and the plain loop reaches them
-        in the same order, if no loop or condition of the run lies between.
+        The plain loop reaches the calls of `UNROLLED` in the same order, if no loop or condition
+        of the run lies between.
         """
         draft = self.draft
         inside = draft.unrolled_in == (len(draft.loops), draft.conditions)

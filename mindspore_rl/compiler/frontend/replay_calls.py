@@ -119,7 +119,14 @@ class RecordCalls:
         attrs |= dict(stored(of)) | ({"count": whole} if whole else {})
         noise: tuple[str, ...] = ()
         if by in ACROSS or whole:  # needs the random numbers of all replicas' environments
-            attrs["purpose"] = self.draft.name_op("replay_sample_noise")
+            if self.draft.unrolled:
+                self.draft.fail(
+                    node,
+                    f"a sample of {ast.unparse(node.args[0])} records of all environments together "
+                    "in an unrolled loop",
+                    "take a multiple of num_envs, or one sample before the loop for all its turns",
+                )
+            attrs["purpose"] = self.drawing.purpose("replay_sample")
         else:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
         more = tuple(attrs.items())
@@ -212,7 +219,7 @@ class RecordCalls:
             self.draft.fail(node, f"msrl.uniform of {size} numbers a row", "at least 1")
         each, whole = self._batch("a batch", node.args[0])
         if whole:
-            loops, purpose = self.drawing.inner_loops(), self.draft.name_op("uniform_noise")
+            loops, purpose = self.drawing.inner_loops(), self.drawing.purpose("uniform")
             attrs = {"purpose": purpose, "count": whole, "size": size, "rows": num_turns(loops)}
             return Var(self.drawing.rows("uniform_of_all", ("uniform",), loops, node, attrs)[0])
         noise = self.drawing.numbers("uniform", each * size, node)

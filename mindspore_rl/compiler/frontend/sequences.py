@@ -264,14 +264,14 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
     for loop, _ in statements:
         if isinstance(loop, ast.For):
             _turn_round(loop, frame)
-        if isinstance(loop, ast.For) and not is_unrolled(loop) and _is_range(loop):
+        if isinstance(loop, ast.For) and not is_unrolled(loop) and is_range(loop):
             given = list(_assigned_before(loop, statements))
             made = {name for name, value in given if _is_display(value)}
             changed = {name for name, value in given if _is_container(value)}
             nodes = [node for statement in loop.body for node in ast.walk(statement)]
-            if any(isinstance(node, ast.For) and not _is_range(node) for node in nodes if node):
+            if any(isinstance(node, ast.For) and not is_range(node) for node in nodes if node):
                 inner = [n for n in nodes if isinstance(n, ast.For)]
-                if not all(is_unrolled(n) or _is_range(n) for n in inner):
+                if not all(is_unrolled(n) or is_range(n) for n in inner):
                     continue
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
@@ -360,7 +360,8 @@ def _turn_round(loop: ast.For, frame: Frame) -> None:
     loop.iter = made
 
 
-def _is_range(loop: ast.For) -> bool:
+def is_range(loop: ast.For) -> bool:
+    """Returns whether a loop goes over `range`."""
     return _calls(loop.iter, "range")
 
 
