@@ -11,14 +11,14 @@ read it at once, and the rate is their sum. "ranks": the same with our table, sh
 ranks, which synchronise after every eighth batch, when it could change. "hosts": two such ranks on
 two hosts (network namespaces, as root) with a link of 1 Gb/s (`tc tbf`), compared with the rate at
 which the link could send all rows to one of them; skewed: one host has 70 % of the weights. If one
-process reads, ours copies with one thread per core. Reverb uses the fastest of six settings of its
-`TrajectoryDataset` (1, 2 or 4 workers, 16 or 128 samples in flight), found before each turn. Prints
-medians with their ranges, and the ratio to each other library with its target. "others", in
-records: 10^6 transitions of 42 bytes (10^5 in Reverb, which takes minutes for more), trajectories
-that another process reads while a third one writes 500 a second, trajectories of equal numbers,
-which Reverb compresses, of 100 to 1000 steps, and from a file that is not in memory (the first
-batches, again and again). "select" has its own table: the time to select 256 of 10^3 to 10^7 small
-records in ours, with every sampler.
+process reads, ours copies with one thread per core. Reverb uses the fastest of twenty settings of
+its `TrajectoryDataset`, found before each turn: 1, 2, 4 or as many workers as it chooses itself,
+and 16, 128, 1, 3 or 8 batches of samples in flight. Prints medians with their ranges, and the ratio
+to each other library with its target. "others", in records: 10^6 transitions of 42 bytes (10^5 in
+Reverb, which takes minutes for more), trajectories that another process reads while a third one
+writes 500 a second, trajectories of equal numbers, which Reverb compresses, of 100 to 1000 steps,
+and from a file that is not in memory (the first batches, again and again). "select" has its own
+table: the time to select 256 of 10^3 to 10^7 small records in ours, with every sampler.
 """
 
 import argparse

@@ -25,7 +25,8 @@ from mindspore_rl.jobs import registry, run_directory, training
 from mindspore_rl.plan.plan import Plan, load_plan, save_plan
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.coordinator import run as coordinator
-from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome, Unreached
+from mindspore_rl.runtime.coordinator.failures import Unreached
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome
 from tests.commands import msrl, python
 
 ROOT = Path(__file__).parents[1]
@@ -476,3 +477,17 @@ def test_a_run_directory_that_cannot_be_looked_at_is_told(refused, monkeypatch, 
 
     monkeypatch.setattr(Path, "exists", exists)
     assert "plan.json cannot be used: Permission denied" in refused("plot", tmp_path)
+
+
+def test_the_directory_of_a_run_is_told_before_anything_is_written_there(tmp_path, monkeypatch):
+    """So the supervisor of a job that is killed meanwhile removes a half-written job.json."""
+    told = []
+
+    def prepare(request, run_dir, see):
+        assert told == [("run", str(tmp_path / "run"))]
+        raise MsrlError("enough")
+
+    monkeypatch.setattr(training.pipeline, "prepare", prepare)
+    job = jobs.Job("ppo", run_dir=tmp_path / "run", quiet=True)
+    with pytest.raises(MsrlError, match="enough"):
+        training.train(job, tell=lambda *pair: told.append(pair) or True)

@@ -24,7 +24,7 @@ from mindspore_rl.jobs.run_directory import earlier_job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
 from mindspore_rl.platform import cache, toolchain, user_modules
 from mindspore_rl.runtime import best_checkpoint, checkpoint
-from mindspore_rl.runtime.coordinator.launch import pin_cores
+from mindspore_rl.runtime.coordinator.cores import pin_cores
 from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 from tests.commands import msrl

@@ -91,11 +91,7 @@ class Lines:
 
 
 class Board:
-    """The runs of a folder.
-
-    Args:
-        root: the folder.
-    """
+    """The runs of a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -20,6 +20,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import ALGORITHM, NO_FILE, Job, with_file
 from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import gpu, toolchain
+from mindspore_rl.platform.held_signals import heard
 from mindspore_rl.platform.stdio import say
 
 WORKERS = (3, 2, 1)
@@ -121,10 +122,8 @@ def _kinds_on_gpu(kind: str | None) -> list[str]:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Context: SIGTERM and SIGHUP raise KeyboardInterrupt, so that cleanup runs as after Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, signal.default_int_handler)
+    others = heard() - {signal.SIGINT}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in others}
     try:
         yield
     finally:

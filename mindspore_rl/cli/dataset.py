@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from mindspore_rl.environments import registry
 from mindspore_rl.errors import MsrlError, ReplayError
 from mindspore_rl.jobs.run_directory import check_trusted
 from mindspore_rl.plan.plan import load_plan
+from mindspore_rl.platform.stdio import say
 
 BARS, BAR_WIDTH = 10, 40
 
@@ -34,12 +34,12 @@ def import_file(args: argparse.Namespace) -> int:
             )
         about = About(args.env, spec.action_space)
     if file.open_end:
-        print("msrl: nothing says how the last episode ended: it is truncated", file=sys.stderr)
+        say("nothing says how the last episode ended: it is truncated")
     bounded = Bounded(about.action_space)
     shown = _shown(bounded.of(file.episodes(about.action_space)), len(file.lengths))
     _write(args, file.columns, about, [Part(str(args.source), file.lengths, shown)])
     if told := bounded.told():
-        print(f"msrl: {args.source}: {told}", file=sys.stderr)
+        say(f"{args.source}: {told}")
     return 0
 
 
@@ -67,7 +67,7 @@ def record(args: argparse.Namespace) -> int:
             name = f"{run}, iteration {iteration}, {'greedy' if args.greedy else 'sampled'}"
             parts.append(Part(name, [len(one.reward) for one in episodes], episodes))
             mean = sum(returns) / len(returns)
-            print(f"msrl: {name}: return {mean:.1f}", file=sys.stderr)
+            say(f"{name}: return {mean:.1f}")
     _write(args, of_environment(spec), About(names[0], spec.action_space), parts)
     return 0
 
@@ -99,10 +99,9 @@ def _write(args: argparse.Namespace, columns: Any, about: Any, parts: list[Any])
     length = write(args.dataset, columns, about, parts, args.length, args.append)
     cut = sum(steps > length for part in parts for steps in part.lengths)
     if cut:
-        print(
-            f"msrl: {cut} episodes are longer than a record's {length} steps, and were cut into "
-            "consecutive records (see --length)",
-            file=sys.stderr,
+        say(
+            f"{cut} episodes are longer than a record's {length} steps, and were cut into "
+            "consecutive records (see --length)"
         )
     episodes = sum(len(part.lengths) for part in parts)
     steps = sum(sum(part.lengths) for part in parts)
@@ -114,7 +113,7 @@ def _newest(run: Path) -> int:
 
     _, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER, replay=False)
     for text in damaged:
-        print(f"msrl: {text}", file=sys.stderr)
+        say(text)
     return done["iteration"]
 
 

@@ -88,10 +88,6 @@ def _defines_trainer(file: Path) -> bool:
 def describe(cls: Any, file: Path) -> dict[str, Any]:
     """Describes an algorithm.
 
-    Args:
-        cls: its `Trainer`.
-        file: its file.
-
     Returns: `name`; `needs` and `options`, see `needs_of`; `action_masks`, whether it takes them;
         `about`, the first sentence of the file's docstring.
     """
@@ -115,9 +111,6 @@ def _sentence(text: str) -> str:
 
 def needs_of(cls: Any) -> tuple[list[str], dict[str, str]]:
     """Finds what a trainer takes, by making it for small environments of each kind.
-
-    Args:
-        cls: the `Trainer`.
 
     Returns:
         needs: some of discrete and continuous (either suffices), agents, recurrent, data.

@@ -33,6 +33,8 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import ALGORITHM, GROUPS, PLACE
 from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import interpreter
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
 from mindspore_rl.runtime.rank.worker_settings import prepare_mindspore
@@ -86,11 +88,11 @@ def _told(command: Callable[[], int]) -> int:
     try:
         return command()
     except (MsrlError, JobFailure) as error:
-        print(f"msrl: {shortened(str(error))}", file=sys.stderr)
+        say(shortened(str(error)))
         return error.exit_code
     except KeyboardInterrupt:
-        print("msrl: interrupted", file=sys.stderr)
-        return 130
+        say("interrupted")
+        return INTERRUPTED_EXIT
     except BrokenPipeError:  # for example `msrl envs list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -98,7 +100,7 @@ def _told(command: Callable[[], int]) -> int:
         if error.filename is None:
             raise
         name = shortened(os.fsdecode(error.filename), 500)
-        print(f"msrl: {name} cannot be used: {error.strerror}", file=sys.stderr)
+        say(f"{name} cannot be used: {error.strerror}")
         return 2
 
 

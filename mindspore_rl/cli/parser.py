@@ -41,10 +41,6 @@ class Parser(argparse.ArgumentParser):
 def check_words(words: list[str], args: argparse.Namespace) -> None:
     """Refuses words that a command does not know; KEY=VALUE may stand between flags.
 
-    Args:
-        words: the words that no argument took.
-        args: the parsed arguments, with their `command`.
-
     Raises:
         ConfigError: a word is unknown; the message names the nearest flag or key.
     """

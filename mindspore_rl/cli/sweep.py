@@ -6,7 +6,6 @@ returns are below the median of the earlier trials at the same point.
 
 import argparse
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ from mindspore_rl.jobs.job import Job, with_file
 from mindspore_rl.jobs.run_directory import check_place
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform.cache import write_file, writing
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.platform.yaml_files import read_yaml
 
 STUDY_FILE, BEST_FILE, NAME = "study.db", "best.yaml", "sweep"
@@ -60,10 +61,10 @@ def sweep(args: argparse.Namespace) -> int:
     if best is not None:
         print(f"best: {best}; train with it: msrl train --config {best}")
     if interrupted:
-        return 130
+        return INTERRUPTED_EXIT
     if trials.done():
         return 0
-    print("msrl: no trial has come to an end, see above", file=sys.stderr)
+    say("no trial has come to an end, see above")
     return 1
 
 

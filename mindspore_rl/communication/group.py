@@ -37,12 +37,7 @@ def debug_group(reduce: Reduce) -> Group:
 
 
 def mindspore_group(name: str, device: str) -> Group:
-    """Makes a group of MindSpore's own: NCCL on GPUs.
-
-    Args:
-        name: with which the group was created.
-        device: `CPU` or `GPU`.
-    """
+    """Makes a group of MindSpore's own: NCCL on GPUs."""
     from mindspore import ops  # noqa: PLC0415
 
     from mindspore_rl.rl.operators import GatherAndReduce, ScatterAndGather  # noqa: PLC0415

@@ -99,11 +99,7 @@ class Episode:
 
 
 class Bounded:
-    """Clips actions of episodes to the bounds of a `Box`, as environments do, and counts them.
-
-    Args:
-        space: of the actions; None if unknown.
-    """
+    """Clips actions of episodes to the bounds of a `Box`, as environments do, and counts them."""
 
     def __init__(self, space: Discrete | Box | None) -> None:
         self._space = space

@@ -184,9 +184,6 @@ class EpisodeFile:
     def episodes(self, space: Discrete | Box | None) -> Iterator[Episode]:
         """Reads the episodes one by one.
 
-        Args:
-            space: of their actions; None if unknown.
-
         Raises:
             ReplayError: the file is damaged, or has invalid numbers.
         """

@@ -13,14 +13,7 @@ FOLDER = "actions"
 
 
 class LastActions:
-    """The memory-mapped file of one rank, `[1 + B, k]`: the running environment, then the actions.
-
-    Args:
-        run_dir: the run directory.
-        rank: the rank that steps the environments.
-        spec: the environments' spec.
-        count: the number of environments.
-    """
+    """A rank's memory-mapped file, `[1 + B, k]`: the running environment, then the actions."""
 
     def __init__(self, run_dir: Path, rank: int, spec: EnvironmentSpec, count: int) -> None:
         space = spec.action_space

@@ -255,51 +255,31 @@ class GraphEnvironment(Protocol):
         """
 
 
+def _graph(
+    name: str,
+    obs_shape: tuple[int, ...],
+    actions: Discrete | Box,
+    steps: int,
+    reward_threshold: float | None = None,
+    **more: Any,
+) -> EnvironmentSpec:
+    return EnvironmentSpec(
+        f"graph:{name}", obs_shape, actions, steps, reward_threshold, in_graph=True, **more
+    )
+
+
+_BOARD: dict[str, Any] = {"action_mask": True, "two_players": True}
+_HUNT = Team("adversary", 3), Team("agent", 1)
 GRAPH_SPECS = {
-    "graph:CartPole-v1": EnvironmentSpec(
-        "graph:CartPole-v1", (4,), Discrete(2), 500, 475.0, in_graph=True
-    ),
-    "graph:Pendulum-v1": EnvironmentSpec(
-        "graph:Pendulum-v1", (3,), Box((1,), (-2.0,), (2.0,)), 200, None, in_graph=True
-    ),
-    "graph:simple_spread_v3": EnvironmentSpec(
-        "graph:simple_spread_v3",
-        (3, 18),
-        Discrete(5),
-        25,
-        None,
-        in_graph=True,
-        teams=(Team("agent", 3),),
-    ),
-    "graph:simple_tag_v3": EnvironmentSpec(
-        "graph:simple_tag_v3",
-        (4, 18),
-        Discrete(5),
-        25,
-        None,
-        in_graph=True,
-        teams=(Team("adversary", 3), Team("agent", 1)),
-    ),
-    "graph:TicTacToe-v0": EnvironmentSpec(
-        "graph:TicTacToe-v0",
-        (27,),
-        Discrete(9),
-        9,
-        None,
-        in_graph=True,
-        action_mask=True,
-        two_players=True,
-    ),
-    "graph:ConnectFour-v0": EnvironmentSpec(
-        "graph:ConnectFour-v0",
-        (91,),
-        Discrete(7),
-        42,
-        None,
-        in_graph=True,
-        action_mask=True,
-        two_players=True,
-    ),
+    spec.name: spec
+    for spec in (
+        _graph("CartPole-v1", (4,), Discrete(2), 500, 475.0),
+        _graph("Pendulum-v1", (3,), Box((1,), (-2.0,), (2.0,)), 200),
+        _graph("simple_spread_v3", (3, 18), Discrete(5), 25, teams=(Team("agent", 3),)),
+        _graph("simple_tag_v3", (4, 18), Discrete(5), 25, teams=_HUNT),
+        _graph("TicTacToe-v0", (27,), Discrete(9), 9, **_BOARD),
+        _graph("ConnectFour-v0", (91,), Discrete(7), 42, **_BOARD),
+    )
 }
 
 OPPONENTS = ("random", "two_ply")

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym.library import layout_of
+from mindspore_rl.environments.gym.flatten import layout_of
 from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import split_options
 from mindspore_rl.environments.spaces import Box, taken

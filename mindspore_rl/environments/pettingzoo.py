@@ -44,10 +44,6 @@ _PARTICLES = {f"{PREFIX}mpe2.{name}" for name in ("simple_v3", "simple_spread_v3
 def pettingzoo_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
     """Returns the spec of an environment, by building one.
 
-    Args:
-        name: see `PettingZooVector`.
-        maker: likewise.
-
     Raises:
         UnknownEnvironmentError: the module does not exist.
         EnvironmentFailure: it cannot be built here, or its agents or spaces are not supported.

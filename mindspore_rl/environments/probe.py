@@ -30,12 +30,7 @@ def _spec(name: str, max_episode_steps: int, reward_threshold: float) -> Environ
 
 
 class Probe:
-    """Counts steps; the subclasses define observations and rewards.
-
-    Args:
-        env_indices: global indices of the environments.
-        seed: the run's seed.
-    """
+    """Counts steps; the subclasses define observations and rewards."""
 
     spec: ClassVar[EnvironmentSpec]
     terminates: ClassVar[bool] = True

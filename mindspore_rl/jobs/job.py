@@ -7,7 +7,6 @@ Python, its key in a YAML file and its checks are made from that field.
 import dataclasses
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.options import algorithm_keys, check, flag, option, options
 from mindspore_rl.jobs.run_directory import earlier_job, tell_copies, tell_deployment
 from mindspore_rl.plan import deployment
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.platform.user_modules import split_environment
 from mindspore_rl.platform.yaml_files import YamlKeys, read_yaml
 from mindspore_rl.policy import DistributionPolicy, Schedule
@@ -254,7 +254,7 @@ def _with_tuned(job: Job) -> Job:
     if found is None:
         return job
     text = f"tuned for {env}: {found.file}, taken; --config {NO_FILE} does without"
-    print(f"msrl: {text}", file=sys.stderr)
+    say(text)
     return dataclasses.replace(job, config=found)
 
 

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE
 from mindspore_rl.platform import user_modules
 from mindspore_rl.platform.cache import make_folder, others, replaceable, write_file
 from mindspore_rl.platform.names import check_name
+from mindspore_rl.platform.stdio import say
 
 DEPLOYMENT_FILE = "deployment.yaml"
 """A copy of the deployment, if the job has one."""
@@ -150,10 +150,6 @@ def write_job(run_dir: Path, request: Any) -> None:
 def check_trusted(run: Path, trust: bool = False) -> None:
     """Checks that nobody but this user can have written the code in a run.
 
-    Args:
-        run: the run directory.
-        trust: skip the check.
-
     Raises:
         MsrlError: another user can have written it.
     """
@@ -170,10 +166,6 @@ def check_trusted(run: Path, trust: bool = False) -> None:
 
 def check_place(folder: Path, trust: bool = False) -> None:
     """Checks that no other user can write into a folder in which runs are made.
-
-    Args:
-        folder: the folder of one run, or of several.
-        trust: skip the check.
 
     Raises:
         MsrlError: another user can write there, or has written there.
@@ -237,10 +229,9 @@ def tell_copies(run: Path, *files: str) -> None:
     """Prints which of the used files are a run's copies."""
     for file in files:
         if Path(file).is_relative_to(run.resolve()):
-            print(
-                f"msrl: {file} is used, the run's copy: the file that it was made of has been "
-                "changed or is gone",
-                file=sys.stderr,
+            say(
+                f"{file} is used, the run's copy: the file that it was made of has been "
+                "changed or is gone"
             )
 
 
@@ -248,8 +239,7 @@ def tell_deployment(run: Path, file: Path) -> None:
     """Prints a note if a run's deployment has changed since the run started."""
     copy = run / DEPLOYMENT_FILE
     if copy.is_file() and copy.read_bytes() != file.read_bytes():
-        print(
-            f"msrl: {file} is used as it is now: it has been changed since the run began (for the "
-            f"hosts of then: --deployment {copy})",
-            file=sys.stderr,
+        say(
+            f"{file} is used as it is now: it has been changed since the run began (for the "
+            f"hosts of then: --deployment {copy})"
         )

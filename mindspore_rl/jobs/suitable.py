@@ -21,10 +21,6 @@ DISCRETE, BOX = Discrete(3), Box((2,), (-1.0, -1.0), (1.0, 1.0))
 def suggested(algorithm: Path, env: str) -> Iterator[None]:
     """A context in which the error of an algorithm that does not take the actions names others.
 
-    Args:
-        algorithm: its file.
-        env: the environment's name.
-
     Raises:
         ConfigError: the error, with the names of algorithms that take the environment.
     """

@@ -32,13 +32,14 @@ from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
 from mindspore_rl.platform.cache import remove_left_temporary, write_file, writing
 from mindspore_rl.platform.names import name_from
-from mindspore_rl.platform.stdio import steady
+from mindspore_rl.platform.stdio import say, steady
 from mindspore_rl.platform.user_modules import as_recorded
 from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
 from mindspore_rl.runtime.coordinator import admission, run, wandb
+from mindspore_rl.runtime.coordinator.failures import Unreached
 from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
-from mindspore_rl.runtime.coordinator.state_machine import Unreached
+from mindspore_rl.runtime.coordinator.supervisor import Tell
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
 RETRY_S = 2.0
@@ -68,7 +69,7 @@ def train(
     job: Job,
     values: Mapping[str, object] | None = None,
     on_iteration: OnIteration | None = None,
-    tell: Callable[[str, object], bool] | None = None,
+    tell: Tell | None = None,
 ) -> Trained:
     """Trains a job to its end.
 
@@ -76,7 +77,8 @@ def train(
         job: the job as the user gave it.
         values: keys of the algorithm's configuration.
         on_iteration: called with each iteration's metrics.
-        tell: see `JobOptions`.
+        tell: called with `run` and the run directory before anything is written there; see also
+            `JobOptions`.
 
     Raises:
         MsrlError: the job is invalid.
@@ -87,6 +89,7 @@ def train(
             f"a job is started from the thread {threading.current_thread().name}, expected the "
             "main one, which alone hears of Ctrl-C; train there"
         )
+    tell = tell or (lambda what, value: True)
     admission.check_working_folder()
     resumed = None if job.resume is None else Path(job.resume)
     if resumed and not resumed.is_dir():
@@ -109,16 +112,14 @@ def train(
         if done.get("environment") == request.config.env:
             config = dataclasses.replace(request.config, env=as_recorded(done))
             request = dataclasses.replace(request, config=config)
-        plan, run_dir = _planned(job, request, resume, done)
+        plan, run_dir = _planned(job, request, resume, done, tell)
         if resumed is not None:
             arrivals_log.keep(resumed, run_dir, done["env_steps"])
         with steady(run_dir / WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
             steps = resuming.counted_from(done, plan)[1] if resume else 0
-            options = _options(job, request, plan, steps, on_iteration)
-            if tell is not None:
-                options = dataclasses.replace(options, tell=tell)
+            options = _options(job, request, plan, steps, on_iteration, tell)
             return Trained(run_dir, plan, _run(plan, run_dir, options, job.max_restarts))
 
 
@@ -148,13 +149,16 @@ def _written_by_nobody_else() -> Iterator[None]:
         os.umask(before)
 
 
-def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) -> tuple[Any, Path]:
+def _planned(
+    job: Job, request: Any, resume: Path | None, done: dict[str, Any], tell: Tell
+) -> tuple[Any, Path]:
     """Makes the plan and the run directory. Returns: both."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     environment = name_from(request.config.env)
     name = f"{request.algorithm.stem}-{environment}-{request.policy.name}-{stamp}"
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
+        tell("run", str(run_dir.resolve()))
         with suggested(request.algorithm, request.config.env):
             plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
         tell_left_out(cut.program)
@@ -168,7 +172,7 @@ def _planned(job: Job, request: Any, resume: Path | None, done: dict[str, Any]) 
                 )
             _tell_schedules(done, request)
         if warning := admission.check_memory(plan, resources.available_memory()):
-            print(f"msrl: {warning}", file=sys.stderr)
+            say(warning)
         admission.check_descriptors(plan.num_ranks)
         _draw(plan, cut, run_dir)
         write_job(run_dir, request)
@@ -195,7 +199,7 @@ def _draw(plan: Any, cut: Any, run_dir: Path) -> None:
     except MsrlError:
         return
     except Exception as error:  # noqa: BLE001  (a mistake in a picture ends no training)
-        print(f"msrl: the graph is not drawn: {error!r}", file=sys.stderr)
+        say(f"the graph is not drawn: {error!r}")
         return
     write_file(run_dir / GRAPH_FILE, drawn)
 
@@ -203,7 +207,7 @@ def _draw(plan: Any, cut: Any, run_dir: Path) -> None:
 def tell_left_out(program: Any) -> None:
     """Prints the lines of a program that no rank runs."""
     for where in program.left_out:
-        print(f"msrl: {where}\n  is left out: the loop is read, not run", file=sys.stderr)
+        say(f"{where}\n  is left out: the loop is read, not run")
 
 
 def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
@@ -211,12 +215,11 @@ def _tell_sizes(done: dict[str, Any], plan: Any) -> None:
     for key, (then, now) in resuming.sizes(done, plan).items():
         if then == now:
             continue
-        text = f"msrl: {key} was {then} and is {now} now: "
+        text = f"{key} was {then} and is {now} now: "
         if key == "num_envs":
             text += "all environments begin new episodes; "
         iteration, steps = resuming.counted_from(done, plan)
-        text += f"iterations count on from {iteration:,}, steps from {steps:,}"
-        print(text, file=sys.stderr)
+        say(f"{text}iterations count on from {iteration:,}, steps from {steps:,}")
 
 
 def _tell_schedules(done: dict[str, Any], request: Any) -> None:
@@ -236,10 +239,9 @@ def _tell_schedules(done: dict[str, Any], request: Any) -> None:
         if name in before and before[name] != value
     ]
     if jumps:
-        print(
-            f"msrl: total_steps was {then:,} and is {now:,} now, and schedules are of the whole: "
-            f"at {at:,} steps {', '.join(jumps)}",
-            file=sys.stderr,
+        say(
+            f"total_steps was {then:,} and is {now:,} now, and schedules are of the whole: "
+            f"at {at:,} steps {', '.join(jumps)}"
         )
 
 
@@ -261,11 +263,11 @@ def _tell(plan: Any, request: Any, place: str) -> None:
     if spec.notes:
         print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
     if spec.warning:
-        print(f"msrl: {spec.name}: {spec.warning}", file=sys.stderr)
+        say(f"{spec.name}: {spec.warning}")
 
 
 def _options(
-    job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None
+    job: Job, request: Any, plan: Any, steps: int, on_iteration: OnIteration | None, tell: Tell
 ) -> Any:
     """Returns the options for running a plan."""
     threshold = job.stop_return
@@ -283,6 +285,7 @@ def _options(
         start_steps=steps,
         deployment=request.deployment,
         on_iteration=on_iteration,
+        tell=tell,
         wandb=job.wandb,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
@@ -317,9 +320,9 @@ def _newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any]]:
     """
     path, done, damaged = checkpoint.load_newest(run / checkpoint.FOLDER)
     for text in damaged:
-        print(f"msrl: {text}", file=sys.stderr)
+        say(text)
     if damaged:
-        print(f"msrl: using {path}", file=sys.stderr)
+        say(f"using {path}")
     return path.resolve(), done
 
 
@@ -335,7 +338,7 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
             return run.run_job(plan, run_dir, options)
         except JobFailure as failure:
             if isinstance(failure, Unreached) and time.monotonic() < retry_until_s:
-                print(f"msrl: {str(failure).splitlines()[0]}; trying again", file=sys.stderr)
+                say(f"{str(failure).splitlines()[0]}; trying again")
                 _wait(RETRY_S)
                 continue
             if failure.mistake or failure.interrupted or restarts <= 0:
@@ -345,10 +348,9 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
             plan, options = _restarted(plan, options, run_dir)
             progress = plan.resume != before
             wait_s = 0.0 if progress else min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
-            print(
-                f"msrl: {failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
-                f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left",
-                file=sys.stderr,
+            say(
+                f"{failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
+                f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left"
             )
             _wait(wait_s)
             retry_until_s = time.monotonic() + options.start_timeout_s
@@ -369,7 +371,7 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     try:
         path, done = _newest_checkpoint(run_dir)
     except CheckpointError as error:
-        print(f"msrl: {error}", file=sys.stderr)
+        say(str(error))
         return plan, options
     arrivals_log.keep(run_dir, run_dir, done["env_steps"])
     plan = dataclasses.replace(plan, resume=str(path))

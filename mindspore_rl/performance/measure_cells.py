@@ -79,14 +79,9 @@ def _runner(cell: Any, plan: Plan, threads: int) -> Callable[..., Any]:
 
     if plan.cells != "native":
         return CompiledCell(cell)
-
-    def alone(number: int) -> int:
-        return number
-
-    def nothing(*_: object) -> None:
-        pass
-
-    return LoweredCell(cell, [], [], alone, nothing, nothing, threads)
+    return LoweredCell(
+        cell, [], [], lambda number: number, lambda *_: None, lambda *_: None, threads
+    )
 
 
 def _median_s(call: Callable[..., Any], inputs: tuple[Any, ...]) -> float:

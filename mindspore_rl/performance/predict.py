@@ -161,7 +161,7 @@ def fragment_costs(
     lacking = [f for f in plan.fragments if anew or in_cache(names[f.name]) is None]
     found: dict[str, FragmentCosts] = {}
     if lacking:
-        listed = ", ".join(f"{f.name} of {_environments(f)}" for f in lacking)
+        listed = ", ".join(f"{f.name} of {len(range(*f.shares[0]))}" for f in lacking)
         say(f"measuring {plan.policy}: {listed} environments")
         found = _measured(plan, folder, lacking)
         for name, measured in found.items():
@@ -177,20 +177,13 @@ def _kept(name: str) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def _environments(fragment: FragmentPlan) -> int:
-    first, last = fragment.shares[0]
-    return last - first
-
-
 def _measured(plan: Plan, folder: Path, fragments: list[FragmentPlan]) -> dict[str, FragmentCosts]:
     """Measures fragments in a separate process, on the cores that a rank would have."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(len(cores) // plan.num_ranks, 1)
     names = ",".join(f.name for f in fragments)
     own = ",".join(map(str, cores[:each]))
-    command = interpreter.command(
-        "-m", "mindspore_rl.performance.measure_fragment", str(folder), own, names
-    )
+    command = interpreter.command("-m", measure_fragment.__name__, str(folder), own, names)
     _run(command, ALONE_S, f"{plan.policy} cannot be measured here")
     return read(
         dict[str, FragmentCosts], json.loads((folder / measure_fragment.COSTS_FILE).read_text())
@@ -242,8 +235,12 @@ def _name(plan: Plan, folder: Path, fragment: FragmentPlan) -> str:
         ],
         default=str,
     )
-    text = text.replace(str(folder), "")
-    return f"costs/fragment-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    return _hashed("fragment", text.replace(str(folder), ""))
+
+
+def _hashed(kind: str, text: str) -> str:
+    """Names cached costs by a hash of all that they depend on."""
+    return f"costs/{kind}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def _exchanged(plan: Plan, fragment: FragmentPlan) -> list[tuple[str, bool, list[int]]]:
@@ -278,8 +275,7 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> LinkCo
     Raises:
         MsrlError: ranks cannot be started on these hosts.
     """
-    text = json.dumps([asdict(deployment), about()], default=str)
-    name = f"costs/link-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    name = _hashed("link", json.dumps([asdict(deployment), about()], default=str))
     if anew or in_cache(name) is None:
         pair = tuple(host.name for host in deployment.hosts[:2])
         say(f"measuring messages between {pair[0]} and {pair[1]}")
@@ -290,15 +286,9 @@ def link_between(deployment: Deployment, say: Say, anew: bool = False) -> LinkCo
 
 def _linked(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Measures messages between two ranks, both on this host or on two hosts."""
-    file = folder / "links.json"
-    words = (
-        "-m",
-        "mindspore_rl.performance.measure_network",
-        str(file),
-        *([measure_network.FAR] if hosts else []),
-    )
+    file, far = folder / "links.json", [measure_network.FAR] if hosts else []
     command = [find_mpiexec(), *mpi_options(deployment, hosts, folder), "-n", "2"]
-    command += interpreter.command(*words)
+    command += interpreter.command("-m", measure_network.__name__, str(file), *far)
     what = f"messages cannot be measured between {' and '.join(hosts) or 'two ranks here'}"
     _run(command, LINKS_S, what, guard=not hosts, UCX_TLS="^posix" if hosts else "self,sysv")
     found = json.loads(file.read_text())

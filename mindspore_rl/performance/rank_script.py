@@ -47,14 +47,7 @@ class Word:
 
 
 class Script:
-    """The sequence of words of one replica of a fragment.
-
-    Args:
-        plan: of the job.
-        rank: that runs it.
-        program: of its fragment, with regions.
-        edges: of the plan, by chunk.
-    """
+    """The sequence of words of one replica of a fragment."""
 
     def __init__(
         self, plan: Plan, rank: int, program: Program, edges: list[dict[str, Edge]]

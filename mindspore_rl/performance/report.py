@@ -1,7 +1,6 @@
 """The report of `msrl profile RUN`: where the time of an iteration goes."""
 
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import replace
@@ -11,6 +10,7 @@ from mindspore_rl.performance import critical_path
 from mindspore_rl.performance.chrome_trace import TRACE_FILE, write_trace
 from mindspore_rl.performance.timeline import WAITING, Part, Timeline, load
 from mindspore_rl.plan.plan import Plan
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime.profile_recorder import FOLDER
 
 MIN_SHARE = 0.002
@@ -63,8 +63,8 @@ def _inside(plan: Plan, run_dir: Path) -> Inside:
         folder = Path(name, "run")
         shutil.copytree(run_dir, folder, ignore=shutil.ignore_patterns("checkpoints", FOLDER))
         here = replace(plan, hosts=())
-        costs = predict.fragment_costs(here, folder, _say)
-    cluster = Cluster(predict.machine_costs(_say))
+        costs = predict.fragment_costs(here, folder, say)
+    cluster = Cluster(predict.machine_costs(say))
     return {
         fragment.name: {
             what: 1e3 * seconds
@@ -72,10 +72,6 @@ def _inside(plan: Plan, run_dir: Path) -> Inside:
         }
         for fragment in plan.fragments
     }
-
-
-def _say(text: str) -> None:
-    print(f"msrl: {text}", file=sys.stderr, flush=True)
 
 
 def text(timeline: Timeline, inside: Inside) -> str:

@@ -61,30 +61,17 @@ def predict(plan: Plan) -> list[Traffic]:
             for edge in (by_name[message.name] for by_name in edges[: message.chunks])
             for i, j in edge.pairs
         ]
-        found.append(
-            Traffic(
-                message.name,
-                len(sizes) * times,
-                sum(sizes) * times,
-                message.times > 0,
-                message.conditional,
-            )
-        )
+        total = len(sizes) * times, sum(sizes) * times
+        found.append(Traffic(message.name, *total, message.times > 0, message.conditional))
     members = {fragment.name: len(fragment.shares) for fragment in plan.fragments}
     arrivals, updates = plan.arrivals, Fraction(1)
     if arrivals is not None and arrivals.gather:  # replicas of its consumer reduce in each update
         updates = Fraction(members[arrivals.sender], arrivals.gather * arrivals.consumers)
     for reduction in plan.reductions:
         calls = members[reduction.fragment] * max(reduction.times, 1)
+        total = calls, calls * reduction.message_bytes
         found.append(
-            Traffic(
-                reduction.name,
-                calls,
-                calls * reduction.message_bytes,
-                reduction.times > 0,
-                reduction.conditional,
-                updates,
-            )
+            Traffic(reduction.name, *total, reduction.times > 0, reduction.conditional, updates)
         )
     return found
 
@@ -98,12 +85,7 @@ def describe(traffic: Traffic) -> str:
 
 
 def iterations_done(plan: Plan, done: dict[int, int]) -> Fraction:
-    """Returns a run's iterations: of every rank, or in an asynchronous job the workers' mean.
-
-    Args:
-        plan: of the job.
-        done: iterations of each rank.
-    """
+    """Returns a run's iterations: of every rank, or in an asynchronous job the workers' mean."""
     if plan.arrivals is None:
         return Fraction(max(done.values()))
     ranks = next(f.ranks for f in plan.fragments if f.name == plan.arrivals.sender)

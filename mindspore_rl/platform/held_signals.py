@@ -9,6 +9,13 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that interrupt a job."""
+INTERRUPTED_EXIT = 130
+
+
+def heard() -> set[signal.Signals]:
+    """Returns the signals that interrupt a job here; not SIGHUP under `nohup`, which ignores it."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return set(SIGNALS) - ({signal.SIGHUP} if ignored else set())
 
 
 @contextlib.contextmanager

@@ -20,9 +20,6 @@ def available_memory(root: Path = Path("/")) -> int:
     """Returns the bytes that programs can still allocate, swap included.
 
     Considers the limits of all control groups that contain this process.
-
-    Args:
-        root: folder of the kernel's files.
     """
     lines = (root / "proc/meminfo").read_text().splitlines()
     found = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}

@@ -124,10 +124,6 @@ def begin_threads() -> None:
 def cell_library(text: str, level: int) -> Path:
     """Returns the shared library of a cell's C++, compiled unless it is cached.
 
-    Args:
-        text: the source.
-        level: of the target processors, see `level`.
-
     Raises:
         MsrlError: the source does not compile.
     """

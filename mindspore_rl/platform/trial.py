@@ -14,9 +14,6 @@ class Trial:
     What is faster depends on the machine: how long its cores take to exchange data, and what else
     runs on them. So the other choice is tried in turns 2, 4, 8, ... and in every 64th, and compared
     with the turn before.
-
-    Args:
-        threads: the several.
     """
 
     def __init__(self, threads: int) -> None:

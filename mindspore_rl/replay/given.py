@@ -3,6 +3,7 @@
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,28 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         ) from error
 
 
+def check_kind(what: str, value: object, kind: type) -> None:
+    """Raises: ReplayError: an argument is of another class than `kind`."""
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise ReplayError(f"{what} is of the type {found}, expected {kind.__name__}")
+
+
+def path_of(path: Any) -> Path:
+    """Returns the path of a table's file. Raises: ReplayError: it is no path."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise ReplayError(f"the path of a replay table is {path!r}, expected text") from None
+
+
 def check_names(spec: TableSpec, columns: Mapping[str, Any]) -> None:
     """Raises: ReplayError: the columns are not those of a table."""
+    check_kind("the mapping of columns", columns, Mapping)
     names = [column.name for column in spec.columns]
     if set(columns) != set(names):
-        raise ReplayError(f"columns are {sorted(columns)}, expected {sorted(names)}")
+        given = sorted(map(str, columns))
+        raise ReplayError(f"columns are {given}, expected {sorted(names)}")
 
 
 def check_columns(
@@ -70,6 +88,7 @@ def check_columns(
 
 def check_buffers(spec: TableSpec, out: Mapping[str, np.ndarray], rows: int) -> list[np.ndarray]:
     """Returns the output arrays in the table's order, after checking them. Raises: ReplayError."""
+    check_kind("the mapping of arrays to copy to", out, Mapping)
     arrays = [out.get(column.name, _NONE) for column in spec.columns]
     for column, array in zip(spec.columns, arrays, strict=True):
         if not isinstance(array, np.ndarray):

@@ -13,10 +13,6 @@ PORTABLE, MAPPED = 1, 2
 class PageLock:
     """Pinned memory, mapped for this process's GPU, until `free` or this object's destruction.
 
-    Args:
-        begin: address of the memory.
-        size: in bytes.
-
     Attributes:
         address: of the memory, as the GPU sees it.
 

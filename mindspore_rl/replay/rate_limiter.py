@@ -31,6 +31,8 @@ class Wait:
     def __post_init__(self) -> None:
         if not isinstance(self.timeout_s, numbers.Real) or not self.timeout_s >= 0:
             raise ReplayError(f"a wait of {self.timeout_s!r} s, expected a number from 0 on")
+        if not callable(self.waiting):
+            raise ReplayError(f"a wait calls {self.waiting!r}, expected a function")
 
 
 NO_WAIT = Wait()

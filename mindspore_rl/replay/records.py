@@ -8,7 +8,7 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, in_parts, pointers
-from mindspore_rl.replay.given import check_buffers
+from mindspore_rl.replay.given import check_buffers, whole_numbers
 from mindspore_rl.replay.spec import TableSpec
 
 
@@ -36,7 +36,9 @@ class Buffers:
 
     def are(self, out: Mapping[str, np.ndarray], rows: int) -> bool:
         """Returns whether `out` has these very arrays, of unchanged shapes, for as many rows."""
-        same = rows == self._rows and all(map(is_, map(out.get, self._names), self._arrays))
+        if rows != self._rows or not isinstance(out, Mapping):
+            return False
+        same = all(map(is_, map(out.get, self._names), self._arrays))
         return same and [array.shape for array in self._arrays] == self._shapes
 
     def at(self, row: int) -> ctypes.Array:
@@ -49,9 +51,6 @@ class Buffers:
 
 class Records:
     """Records of one or several tables, by lanes and by ids.
-
-    Args:
-        spec: of them.
 
     Attributes:
         layout: number of columns, and the addresses of `TableSpec.starts` and of their step bytes.
@@ -104,9 +103,9 @@ class Records:
         Raises:
             ReplayError: an array has a wrong shape or type.
         """
-        ids = np.ascontiguousarray(ids, np.int64)
+        ids = whole_numbers("ids", ids)
         if first is not None:
-            first = np.ascontiguousarray(first, np.int32)
+            first = whole_numbers("first steps", first).astype(np.int32)
             if first.shape != ids.shape or (first < 0).any():
                 raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
         return self.copy(ids, first, Buffers(self.spec, out, len(ids)))

@@ -17,6 +17,7 @@ from mindspore_rl.replay.draws import (
     sample,
     windows,
 )
+from mindspore_rl.replay.given import check_kind
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.table import Table
@@ -69,10 +70,13 @@ class Sampler:
         window: int | None = None,
         wait: Wait = NO_WAIT,
     ) -> None:
+        check_kind("table", table, Table)
+        check_kind("wait", wait, Wait)
         if not isinstance(mode, Mode | Order):
             raise ReplayError(f"mode of a draw is {mode!r}, expected one such as Mode.REPLACE")
         for name, number in (("batch_size", batch_size), ("seed", seed), ("window", window or 0)):
-            if not isinstance(number, numbers.Integral) or not 0 <= number < 1 << 32:
+            whole = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+            if not whole or not 0 <= number < 1 << 32:
                 raise ReplayError(f"{name} is {number!r}, expected a whole number below 2^32")
         check_draw(table.spec, batch_size, mode)
         if window is not None and not 1 <= window <= table.spec.length:

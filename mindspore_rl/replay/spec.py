@@ -158,9 +158,11 @@ class TableSpec:
     rate_limiter: InitVar[RateLimiter | None] = None
 
     def __post_init__(self, rate_limiter: RateLimiter | None) -> None:
+        if not isinstance(rate_limiter, RateLimiter | None):
+            raise ReplayError(f"rate_limiter is {rate_limiter!r}, expected a RateLimiter")
         for name, value in vars(rate_limiter).items() if rate_limiter else ():
             object.__setattr__(self, name, value)
-        ratio = self.samples_per_insert
+        ratio = self.samples_per_insert if isinstance(self.samples_per_insert, int | float) else 0
         for name, least in (
             ("capacity", 1),
             ("lanes", 1),
@@ -186,7 +188,9 @@ class TableSpec:
                 f"a weighted replay table has room for {self.lanes * self.capacity:,} records, "
                 f"expected fewer than {MAX_WEIGHTED:,}, whose weights fit an exact sum"
             )
-        if not all(isinstance(column, Column) for column in self.columns):
+        if not isinstance(self.columns, Sequence) or not all(
+            isinstance(column, Column) for column in self.columns
+        ):
             raise ReplayError(f"columns of a replay table are {self.columns!r}, expected `Column`s")
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
@@ -227,10 +231,12 @@ class TableSpec:
         """Makes arrays to gather records into: `[N, T, ...]` each, for transitions `[N, ...]`.
 
         Raises:
-            ReplayError: the count is no whole number from 0 on.
+            ReplayError: the count is no whole number from 0 on, or the window none from 1 on.
         """
+        if window is not None and (not isinstance(window, numbers.Integral) or window < 1):
+            raise ReplayError(f"a window of {window!r} steps, expected a whole number from 1 on")
         if not isinstance(count, numbers.Integral) or count < 0:
-            raise ReplayError(f"arrays for {count} records, expected a whole number from 0 on")
+            raise ReplayError(f"arrays for {count!r} records, expected a whole number from 0 on")
         steps = (window or self.length,) if self.length > 1 else ()
         return {c.name: _aligned((count, *steps, *c.shape), c.dtype) for c in self.columns}
 

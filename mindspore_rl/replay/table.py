@@ -30,7 +30,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.platform.cache import replacing, writing
 from mindspore_rl.platform.resources import available_memory, free_shared_bytes
 from mindspore_rl.replay.bindings import functions
-from mindspore_rl.replay.given import check_priorities, whole_numbers
+from mindspore_rl.replay.given import check_kind, check_priorities, path_of, whole_numbers
 from mindspore_rl.replay.pinned_memory import PageLock
 from mindspore_rl.replay.records import Records
 from mindspore_rl.replay.spec import (
@@ -92,9 +92,10 @@ class Table(Records):
         Raises:
             ReplayError: there is not enough space, or the file exists already.
         """
+        check_kind("the specification of a replay table", spec, TableSpec)
         header = spec.header()
         size = int(header["total_bytes"])
-        path = None if path is None else Path(path)
+        path = None if path is None else path_of(path)
         where = path or "memory"
         try:
             if path is None:
@@ -138,13 +139,16 @@ class Table(Records):
         Raises:
             ReplayError: the file is no table, or damaged, or has another specification.
         """
+        path = path_of(path)
+        if spec is not None:
+            check_kind("the specification of a replay table", spec, TableSpec)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise ReplayError(f"replay table {path} cannot be opened: {error.strerror}") from error
         try:
             found = described(descriptor)
-            check_same(Path(path), found, spec or found)
+            check_same(path, found, spec or found)
             table = Table(descriptor, found, prefault)
             table.check_index()
         except ReplayError:
@@ -229,7 +233,7 @@ class Table(Records):
         Raises:
             StorageError: the disk is full; no file is left.
         """
-        path, checksum = Path(path), 0
+        path, checksum = path_of(path), 0
         with writing(path), replacing(path) as file:
             for piece in self._pieces():
                 file.write(piece)
@@ -247,7 +251,7 @@ class Table(Records):
         Raises:
             ReplayError: the file is damaged, or there is not enough space.
         """
-        path, to = Path(path), None if to is None else Path(to)
+        path, to = path_of(path), None if to is None else path_of(to)
         try:
             with path.open("rb") as file:
                 table = Table.create(described(file.fileno(), 8), to)

@@ -1,12 +1,13 @@
 """Views of records as batches: n-step transitions, and masks of windows."""
 
+import numbers
 from dataclasses import dataclass
 
 import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
-from mindspore_rl.replay.given import check_buffers
+from mindspore_rl.replay.given import check_buffers, check_kind, whole_numbers
 from mindspore_rl.replay.table import Table
 
 
@@ -35,6 +36,17 @@ class NStep:
     ends: tuple[str, ...] = ("terminated", "truncated")
     last: tuple[str, ...] = ("next_obs", "terminated", "truncated")
 
+    def __post_init__(self) -> None:
+        for name, kind, expected in (
+            ("steps", numbers.Integral, "a whole number"),
+            ("gamma", numbers.Real, "a number"),
+            ("stride", numbers.Integral, "a whole number"),
+            ("ends", tuple, "a tuple of names"),
+            ("last", tuple, "a tuple of names"),
+        ):
+            if not isinstance(value := getattr(self, name), kind):
+                raise ReplayError(f"{name} of n-step transitions is {value!r}, expected {expected}")
+
 
 def n_step(
     table: Table, ids: np.ndarray, view: NStep, out: dict[str, np.ndarray]
@@ -54,6 +66,8 @@ def n_step(
     Raises:
         ReplayError: the table lacks such columns, or has longer records.
     """
+    check_kind("table", table, Table)
+    check_kind("view", view, NStep)
     spec = table.spec
     if spec.length > 1 or view.steps < 1 or view.stride < 1:
         raise ReplayError(
@@ -72,7 +86,7 @@ def n_step(
         raise ReplayError(f"the last step has no {sorted(strange)}; the table has {names}")
     ends = np.array([spec.starts[names.index(name)] for name in view.ends], np.int64)
     late = np.array([name in view.last for name in names])
-    ids = np.ascontiguousarray(ids, np.int64)
+    ids = whole_numbers("ids", ids)
     arrays = check_buffers(spec, out, len(ids))
     steps, whole = np.empty(len(ids), np.int32), np.empty(len(ids), np.bool_)
     functions().table_n_step(
@@ -93,4 +107,7 @@ def window_mask(lengths: np.ndarray, first: np.ndarray, window: int) -> np.ndarr
 
     Returns: `[N, T] bool`.
     """
-    return np.arange(window) < (lengths - first)[:, None]
+    if not isinstance(window, numbers.Integral):
+        raise ReplayError(f"a window of {window!r} steps, expected a whole number")
+    left = whole_numbers("lengths", lengths) - whole_numbers("first steps", first)
+    return np.arange(window) < left[:, None]

@@ -1,6 +1,7 @@
 """Writes records into the lanes of a replay table."""
 
 import fcntl
+import numbers
 import os
 import weakref
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
 from mindspore_rl.replay.given import (
     check_columns,
+    check_kind,
     check_names,
     check_priorities,
     whole_numbers,
@@ -39,6 +41,8 @@ class Writer:
     def __init__(
         self, table: Table, lanes: Iterable[int] | None = None, wait: Wait = NO_WAIT
     ) -> None:
+        check_kind("table", table, Table)
+        check_kind("wait", wait, Wait)
         self.table, self.wait = table, wait
         every = range(table.spec.lanes)
         lanes = every if lanes is None else lanes
@@ -170,8 +174,8 @@ class Writer:
         return found
 
     def _steps(self, record: int) -> int:
-        if record not in self._open:
-            raise ReplayError(f"record {record} is not open")
+        if not isinstance(record, numbers.Integral) or record not in self._open:
+            raise ReplayError(f"record {record!r} is not open")
         return self._open[record]
 
     def _checked(self, lanes: ArrayLike) -> np.ndarray:

@@ -1,13 +1,14 @@
-"""Torsos and heads, with weights that are a pure function of (seed, index); running statistics."""
+"""Torsos and heads, with weights that are a pure function of (seed, index)."""
 
 import functools
 import math
 
 import numpy as np
-from mindspore import Parameter, Tensor, float32, nn, ops
+from mindspore import Tensor, float32, nn, ops
 
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.errors import ConfigError
+from mindspore_rl.rl.statistics import RunningMeanStd  # noqa: F401  (programs import it from here)
 
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -387,60 +388,3 @@ class TwinCritics(nn.Cell):
         features = ops.concat((obs.reshape((-1, self.obs_size)), action), 1)
         first = self.first(features).reshape(self.shape)
         return first, self.second(features).reshape(self.shape) if self.twin else first
-
-
-class RunningMeanStd(nn.Cell):
-    """Mean and variance of all data seen, merged batch by batch (Chan et al. 1983); never trained.
-
-    The statistics and the count are float32: batches of fewer than count / 2^24 samples no longer
-    change them.
-
-    Args:
-        shape: shape of one sample; () for a scalar such as a return.
-    """
-
-    def __init__(self, shape: tuple = ()):
-        super().__init__()
-        self.mean = Parameter(Tensor(np.zeros(shape, np.float32)), name="mean", requires_grad=False)
-        self.variance = Parameter(
-            Tensor(np.ones(shape, np.float32)), name="variance", requires_grad=False
-        )
-        # Zero: with any weight on the initial values, a mean far from 0 would inflate the variance.
-        self.count = Parameter(Tensor(0.0, float32), name="count", requires_grad=False)
-
-    def construct(self, x: Tensor) -> Tensor:
-        """Returns ``normalise(x)``."""
-        return self.normalise(x)
-
-    def normalise(self, x: Tensor, clip: float = 10.0) -> Tensor:
-        """Returns ``(x - mean) / sqrt(variance + 1e-8)``, clipped to [-clip, clip].
-
-        Args:
-            x: [..., *shape] float32.
-            clip: largest magnitude, in standard deviations.
-
-        Returns:
-            normalised: [..., *shape] float32.
-        """
-        return ops.clamp((x - self.mean) / ops.sqrt(self.variance + 1e-8), -clip, clip)
-
-    def merge(
-        self, batch_mean: Tensor, batch_variance: Tensor, batch_count: Tensor | float
-    ) -> None:
-        """Merges a batch's moments into the statistics, as if all samples had been seen at once.
-
-        Args:
-            batch_mean: [*shape] float32.
-            batch_variance: [*shape] float32, the biased one (divided by the count).
-            batch_count: number of samples, 0-d float32 or a Python number.
-        """
-        total = self.count + batch_count
-        share = batch_count / total
-        delta = batch_mean - self.mean
-        mean = self.mean + delta * share
-        variance = self.variance + share * (
-            batch_variance - self.variance + ops.square(delta) * (1.0 - share)
-        )
-        ops.assign(self.mean, mean)
-        ops.assign(self.variance, variance)
-        ops.assign(self.count, total)

@@ -2,7 +2,7 @@
 
 from mindspore import Tensor, nn, ops
 
-from mindspore_rl.rl.networks import RunningMeanStd
+from mindspore_rl.rl.statistics import RunningMeanStd
 
 
 class PopArt(nn.Cell):

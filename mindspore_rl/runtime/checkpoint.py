@@ -8,7 +8,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mindspore_rl.errors import CheckpointError, StorageError
+from mindspore_rl.plan.plan import GRAPH_FILE, JOB_FILE, OUTCOME_FILE, PLAN_FILE
 from mindspore_rl.plan.reading import read
 from mindspore_rl.platform.cache import make_folder, replacing, writing
 from mindspore_rl.runtime import replay_segments
@@ -34,12 +35,7 @@ MAX_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; JSON readers may round larger numbers."""
 
 
-def save(
-    folder: Path,
-    iteration: int,
-    arrays: dict[str, np.ndarray],
-    meta: dict[str, Any],
-) -> Path:
+def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Path:
     """Writes `checkpoint-<iteration>.npz` atomically, reads it back and keeps the newest `KEEP`.
 
     Then removes the segments of replays that none of these has.
@@ -88,9 +84,10 @@ def remove_unused(folder: Path, before: int) -> None:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Removes what killed ranks had written of a next checkpoint; no rank may be left."""
+    """Removes what killed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
-        for made in (run_dir / FOLDER).glob("*.npz.tmp"):
+        own = (run_dir / f"{name}.tmp" for name in (JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE))
+        for made in (*own, *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)
 
@@ -119,14 +116,7 @@ def _write(file: BinaryIO, arrays: dict[str, np.ndarray], about: dict[str, Any])
 def _read_back(path: Path) -> None:
     """Verifies a new checkpoint; the ranks have read back the segments that they wrote."""
     try:
-        meta = look(path, replay=False)
-        for replay in replays_of(meta).values():
-            with _reading(path):
-                replay_segments.check_sizes(_segments(path.parent), replay)
-        for name in meta["arrays"]:
-            if name.startswith(REPLAY):
-                for _ in _array_pieces(path, meta, name):
-                    pass
+        look(path, segments=replay_segments.check_sizes)
     except CheckpointError as error:
         raise StorageError(f"a new checkpoint is not kept: {error}") from error
 
@@ -162,12 +152,15 @@ def load(path: Path, replay: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     return found, meta
 
 
-def look(path: Path, replay: bool = True) -> dict[str, Any]:
+def look(
+    path: Path, replay: bool = True, segments: Callable = replay_segments.check
+) -> dict[str, Any]:
     """Verifies a checkpoint, with little of it in memory at a time. Returns: its metadata.
 
     Args:
         path: of the checkpoint.
         replay: whether to verify the replay too.
+        segments: how its segments are verified.
 
     Raises:
         CheckpointError: see `load`.
@@ -178,7 +171,7 @@ def look(path: Path, replay: bool = True) -> dict[str, Any]:
         pass
     for name, found in replays_of(meta).items() if replay else ():
         with _reading(path):
-            replay_segments.check(_segments(path.parent), found)
+            segments(_segments(path.parent), found)
         for column in _in_file(meta, name):
             for _ in _array_pieces(path, meta, column):
                 pass

@@ -247,12 +247,6 @@ class _Turn:
 class _Actor(Reference):
     """An actor's loop, in a thread of its own that runs only while `act` waits for it.
 
-    Args:
-        trainer: the algorithm.
-        env_indices: the actor's environments.
-        first: number of its first iteration.
-        names: of the program.
-
     Attributes:
         begin: its part of the state to begin with: that of its environments and the loop's
             variables, by their names in the source.

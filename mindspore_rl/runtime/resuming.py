@@ -21,11 +21,6 @@ ABOUT = {"algorithm": str, "environment": str, "config": dict}
 def check_job(path: Path, meta: dict[str, Any], plan: Plan) -> None:
     """Checks that a job can resume from a checkpoint, as far as is known without its ranks.
 
-    Args:
-        path: of the checkpoint.
-        meta: the checkpoint's metadata.
-        plan: of the job that resumes.
-
     Raises:
         CheckpointError: the checkpoint is of another job; the message lists all differences.
     """

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import sys
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from mindspore_rl.errors import MsrlError, install
 from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
 from mindspore_rl.platform.cache import writing
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, METRICS_FILE, read_lines
 
 AXES = {
@@ -73,7 +73,7 @@ def curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
         )
     for run, one in found.items():
         if not len(one.x):
-            print(f"msrl: {run} is left out: it has no {metric} yet", file=sys.stderr)
+            say(f"{run} is left out: it has no {metric} yet")
     return drawn
 
 

@@ -19,6 +19,7 @@ from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
 from mindspore_rl.plan.plan import SHUFFLES, load_plan
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
 from mindspore_rl.runtime import checkpoint, resuming
 from mindspore_rl.runtime.best_checkpoint import chosen
@@ -80,8 +81,7 @@ def evaluate(
     with contextlib.suppress(Over):
         played.run(act)
     if played.under_way.any():
-        text = f"msrl: {played.under_way.sum()} episodes were not over after {MAX_STEPS} steps"
-        print(text, file=sys.stderr)
+        say(f"{played.under_way.sum()} episodes were not over after {MAX_STEPS} steps")
     return played.returns.tolist()
 
 
@@ -164,7 +164,7 @@ class Played:
         if time.monotonic() - self._told >= TOLD_EVERY_S and sys.stderr.isatty():
             self._told, over = time.monotonic(), (~self.under_way).sum()
             text = f"step {self._steps_played:,}: {over} of {len(self.under_way)} episodes are over"
-            print(f"msrl: {text}", file=sys.stderr, flush=True)
+            say(text)
 
     def _take_picture(self) -> None:
         if self._film is not None and self.under_way[0]:
@@ -190,17 +190,16 @@ def build_trained(
     elif which == "last":
         path, _, damaged = checkpoint.load_newest(folder, replay=False)
         for text in damaged:
-            print(f"msrl: {text}", file=sys.stderr)
+            say(text)
     else:
         path = chosen(folder, which)
     arrays, done = checkpoint.load(path, replay=False)
     resuming.check_job(path, done, plan)
     whole = [name for name, value in plan.carried.items() if not value.split]
     if new := [name for name in whole if not re.fullmatch(rf"{SHUFFLES}(_\d+)?", name)]:
-        print(
-            f"msrl: the loop carries {', '.join(new)} from iteration to iteration, which begins "
-            "anew here: what acting needs of training belongs in a Parameter",
-            file=sys.stderr,
+        say(
+            f"the loop carries {', '.join(new)} from iteration to iteration, which begins "
+            "anew here: what acting needs of training belongs in a Parameter"
         )
     env = env or plan.environment
     trained, played = spec(plan.environment), spec(env)
@@ -222,7 +221,7 @@ def build_trained(
     # Who learnt against itself plans so against an opponent, too.
     played = dataclasses.replace(played, two_players=trained.two_players)
     if played.warning:
-        print(f"msrl: {env}: {played.warning}", file=sys.stderr)
+        say(f"{env}: {played.warning}")
     changed = {"env": env, "num_envs": episodes, "seed": seed}
     if set(changed) & {text.partition("=")[0].strip() for text in assignments}:
         raise ConfigError("env, num_envs and seed are --env, --episodes and --seed here")

@@ -245,13 +245,7 @@ class _Exchange:
 
 
 class _Episodes:
-    """A training loop in a thread of its own, which waits for the next observations.
-
-    Args:
-        trained: see `build_trained`.
-        rows: number of environments.
-        seed: of actions, if they are sampled.
-    """
+    """A training loop in a thread of its own, which waits for the next observations."""
 
     def __init__(self, trained: tuple[Any, dict[str, Any]], rows: int, seed: int) -> None:
         self.rows = rows

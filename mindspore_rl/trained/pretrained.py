@@ -7,7 +7,6 @@ directory in `runs`, as if it had been trained here.
 import contextlib
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.run_directory import write_job
 from mindspore_rl.plan.plan import PLAN_FILE, save_plan
 from mindspore_rl.platform.cache import make_folder, writing
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime import checkpoint
 
 PREFIX = "pretrained:"
@@ -57,9 +57,6 @@ def save(run_dir: Path, file: Path) -> None:
 def run_of(name: str) -> Path:
     """Returns the run directory of a policy, `runs/pretrained-...`, which is made at first.
 
-    Args:
-        name: one of `names()`.
-
     Raises:
         MsrlError: there is no such policy, or the directory cannot be made.
     """
@@ -79,7 +76,7 @@ def run_of(name: str) -> Path:
                 made.rename(run_dir)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-    print(f"msrl: {name} is in {run_dir}", file=sys.stderr)
+    say(f"{name} is in {run_dir}")
     return run_dir
 
 

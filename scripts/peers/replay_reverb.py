@@ -1,5 +1,6 @@
 """Reverb in the benchmark of replay tables, with the fastest of several settings of its client."""
 
+import sys
 import tempfile
 import time
 
@@ -7,8 +8,10 @@ import replay_loop as loop
 import reverb
 import tensorflow as tf
 
-SETTINGS = [(workers, in_flight) for workers in (1, 2, 4) for in_flight in (16, 128)]
+AUTO = -1
 args = loop.arguments()
+IN_FLIGHT = (16, 128, args.batch, 3 * args.batch, 8 * args.batch)
+SETTINGS = [(workers, in_flight) for workers in (AUTO, 1, 2, 4) for in_flight in IN_FLIGHT]
 
 
 def table(**more):
@@ -86,6 +89,7 @@ elif args.what == "read":
         fill(reverb.Client(address))
     rates = {found: loop.rate(reader(address, *found), 0.5) for found in SETTINGS}
     best = max(rates, key=rates.get)
+    print(f"fastest: {best[0]} workers, {best[1]} in flight", file=sys.stderr)
     loop.tell(loop.rate(reader(address, *best), args.seconds))
 elif args.what == "update":
     args.weighted = True

@@ -17,7 +17,8 @@ from tests.tiers import quick
 FROM = (
     "from mindspore import nn, ops",
     "from functools import partial\nfrom typing import Any, NamedTuple\n"
-    "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any",
+    "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
+    "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
 
 
@@ -83,7 +84,7 @@ LOOPS = """
                 return k, loss
             if loss < -1e6:
                 return -1, loss
-        msrl.update(lambda: None)
+        msrl.update(shrink, self.net.trainable_params(), 0.9)
         return k + 10, loss
 
     for i in range(3):
@@ -100,10 +101,10 @@ LOOPS = """
 
 
 def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
-    """Also updates by functions inside `learn`, `enumerate` of minibatches, `else` of a loop."""
+    """Also updates by functions inside and outside `learn`, `enumerate` of minibatches, `else`."""
     end = ('"loss": means[0]', '"loss": means[0], "last": last + loss, "count": count')
     job = inproc.request(
-        program_with(tmp_path, [end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
+        program_with(tmp_path, [FROM, end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
     )
     assert inproc.differences(job, tmp_path) == []
 
@@ -150,8 +151,9 @@ def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
 def test_a_replica_takes_its_rows_of_an_array_made_of_numbers(tmp_path):
     """The state of a memory, and a scan's first value, were refused with several replicas."""
     head, insert = "for _ in msrl.iterations():", 'msrl.replay_insert(*msrl.boundary("tr'
+    made = "ops.zeros((self.config.num_envs, obs.shape[-1] // 2))"
     changed = [
-        (head, f"memory = ops.zeros((self.config.num_envs, 2))\n        {head}"),
+        (head, f"memory = {made}\n        {head}"),
         (insert, f"memory = 0.5 * memory + obs[:, :2]\n                {insert}"),
         ("(obs, action, reward)))", "(obs, action, reward + memory.sum(-1))))"),
     ]
@@ -286,7 +288,8 @@ READ = {
     "target = xs[1]",
     "map": "xs = tuple(map(lambda x, y: x * y, (reward, target), (2.0, 3.0)))\ntarget = xs[1]",
     "star of a generator": "a, b = Pair(*(2.0 * x for x in (reward, target)))\ntarget = a",
-    "fields by name": "pair = Pair(reward, target)\nd = {n: getattr(pair, n) for n in ('a', 'b')}\n"
+    "fields by name": "pair = Pair(reward, target)\n"
+    "d = {n: getattr(pair, n) for n in pair._fields}\n"
     "pair = Pair(**{**pair._asdict(), **d})\ntarget = pair.b",
     "any and all": "if any([self.config.extra, True]) and all(x for x in (1, 2)):\n"
     "    target = reward",
@@ -294,6 +297,9 @@ READ = {
     "reversed in place": "xs = [reward]\nxs.append(target)\nxs.reverse()\ntarget = xs[1]",
     "a helper that gets a record": "def twice(pair):\n    return 2.0 * pair.a\n"
     "target = twice(Pair(reward, target)) + self.scaled(Pair(reward, b=target))",
+    "entries beside names": "d = {}\n_, (d['a'], d['b']) = msrl.gradient(self.loss, self.net, obs, "
+    "action, target)\ntarget = reward * d['b']",
+    "update by an operator": "msrl.update(ops.assign, self.net.trainable_params()[0], 0.0)",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
@@ -354,6 +360,12 @@ REFUSED = {
         "    msrl.update(self.apply, w)\n    w = w * 0.5",
         "for i in",
         "`w`, a Parameter here and another value later",
+    ),
+    "one value for several": (
+        "pair = (reward, target)\nfor i in msrl.epochs(2):\n"
+        "    pair = self.loss(obs, action, pair[0])",
+        "for i in",
+        "`pair`, 2 parts before the loop and one value at its end",
     ),
     "alias": ("a = []\nb = a\na.append(reward)", "a.append", "which `b` is too"),
     "in a tuple": ("a = []\nb = (a, 1)\na.append(reward)", "a.append", "which `b` holds too"),

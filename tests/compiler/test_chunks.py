@@ -11,7 +11,7 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.rank.messenger import Messenger
-from mindspore_rl.runtime.rank.pipelined_loop import run_in_turn
+from mindspore_rl.runtime.rank.pipelined_loop import in_turn, run_parts
 from tests.compiler import inproc
 from tests.compiler.test_programs import SCATTERED
 from tests.tiers import quick
@@ -90,7 +90,7 @@ def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
         return (rows * 10,)
 
     rows = [slice(1, None, 2), slice(0, None, 2)]
-    (joined,) = run_in_turn(loop, [0, 1], rows, ((np.arange(5), 0),), (0,))
+    (joined,) = run_parts(loop, [0, 1], rows, ((np.arange(5), 0),), (0,), in_turn)
     assert joined.tolist() == [0, 10, 20, 30, 40]
     assert events == [
         *("act 0.0", "act 1.0"),

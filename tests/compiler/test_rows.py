@@ -41,7 +41,7 @@ class Read:
         return self.loop
 
 
-def tried(data, reading=None):
+def tried(data, reading=None, drawn=()):
     """Returns the inputs of all evaluations of `sign` in trials that begin with some numbers."""
     mindspore_device.use()
     op = Op("glue#1", "glue", ("y",), ("ops.sign(x)",), ("x",), where=None)
@@ -52,7 +52,7 @@ def tried(data, reading=None):
         return (ops.sign(inputs["x"]),)
 
     trials = row_trials.RowTrials(
-        evaluate, row_trials.environment_rows(4), np.random.default_rng(0), reading
+        evaluate, row_trials.environment_rows(4), np.random.default_rng(0), reading, drawn
     )
     values = {"x": Value((4,), "float32", axis=0), "y": Value((4,), "float32", axis=0)}
     assert trials.evidence(op, {"x": Tensor(data)}, values) == ""
@@ -62,6 +62,13 @@ def tried(data, reading=None):
 def test_trials_have_no_subnormal_numbers():
     data = np.array([1e-41, -1e-42, 0.0, 1.0], np.float32)
     assert tried(data)[0].tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_random_numbers_of_trials_are_in_their_range():
+    """Beyond it, log(u) near a bound of `clamp` differs between rows by rounding alone."""
+    given = tried(np.array([0.1, 0.2, 0.3, 0.4], np.float32), drawn=("x",))
+    assert all(((x >= 0.0) & (x < 1.0)).all() for x in given)
+    assert len({x.tobytes() for x in given if len(x) == 4}) > 2
 
 
 def test_trials_evaluate_what_they_begin_with_twice():

@@ -377,15 +377,17 @@ def test_a_missing_library_says_what_to_install(monkeypatch, library):
         registry.spec(f"{library}:CartPole-v1")
 
 
-@pytest.mark.parametrize("prefix", ["", "gymnasium:"])
+@pytest.mark.parametrize(
+    ("prefix", "when"), [("", ""), ("gymnasium:", ""), ("", "def register_envs():\n    ")]
+)
 def test_a_module_is_not_looked_for_in_the_working_folder_and_says_so(
-    prefix, tmp_path, monkeypatch
+    prefix, when, tmp_path, monkeypatch
 ):
-    module = f"ours_{len(prefix)}"
+    module = f"ours_{len(prefix)}_{len(when)}"
     (tmp_path / f"{module}.py").write_text(
         "import gymnasium\n"
         "entry = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
-        "gymnasium.register('Ours-v0', entry_point=entry, max_episode_steps=9)\n"
+        f"{when}gymnasium.register('Ours-v0', entry_point=entry, max_episode_steps=9)\n"
     )
     monkeypatch.chdir(tmp_path)
     name = f"{prefix}{module}:Ours-v0"

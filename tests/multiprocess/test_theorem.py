@@ -157,13 +157,14 @@ PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 Below are MultipleLearners with MindSpore's cells, PPO under SingleLearnerFine in chunks, and IMPALA
 with a lag and images.
 """
-SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
+SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32, "updates": 1}
 SHORT_SEARCH = {
-    "num_steps": 4, "learning_starts": 32, "unroll": 2, "n_step": 2, "updates": 1, "simulations": 2,
+    "num_steps": 3, "learning_starts": 24, "unroll": 2, "n_step": 1, "updates": 1, "simulations": 2,
 }  # fmt: skip
+FEW_STEPS = {"num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
 IN_PROCESS = {
-    ("mappo", "Environments", "graph:simple_tag_v3", 2): {"num_steps": 4, "update_epochs": 1},
-    ("rnd", "MultipleLearners", "CartPole-v1", 2): {},
+    ("mappo", "Environments", "graph:simple_tag_v3", 2): FEW_STEPS,
+    ("rnd", "MultipleLearners", "CartPole-v1", 2): FEW_STEPS,
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): SHORT,
     ("muzero", "MultipleLearners", "CartPole-v1", 2): SHORT_SEARCH,
@@ -421,7 +422,7 @@ def _masked(algorithm, policy, workers, **options):
 
 
 def test_masks_equal_reference_in_process(tmp_path):
-    _check_in_process(_masked("ppo", "SingleLearnerCoarse", 2, num_steps=8), tmp_path)
+    _check_in_process(_masked("ppo", "SingleLearnerCoarse", 2, **FEW_STEPS), tmp_path)
 
 
 @pytest.mark.multiprocess

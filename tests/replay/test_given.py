@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay import Column, Mode, Sampler, Table, TableSpec, Wait, Writer
+from mindspore_rl.replay import (
+    Column,
+    Mode,
+    NStep,
+    Sampler,
+    Table,
+    TableSpec,
+    Wait,
+    Writer,
+    n_step,
+    window_mask,
+)
 from mindspore_rl.replay.draws import importance_weights
 from tests.replay.tables import COLUMNS, records
 
@@ -49,6 +60,36 @@ STEP = {"obs": np.zeros((1, 3), np.float32), "reward": [1.0]}
         (lambda w: importance_weights(np.ones(1), 1, np.nan), "an exponent is nan"),
         (lambda w: Column("a", 4, "float32"), "a column of a replay table is 'a', 4, 'float32'"),
         (lambda w: TableSpec(("obs",), 8), "columns of a replay table are .*expected `Column`s"),
+        (lambda w: TableSpec(1, 8), "columns of a replay table are 1, expected `Column`s"),
+        (lambda w: TableSpec(COLUMNS, 8, rate_limiter=1), "rate_limiter is 1, expected a RateL"),
+        (
+            lambda w: TableSpec(COLUMNS, 8, samples_per_insert="a"),
+            "samples_per_insert of a .* is a",
+        ),
+        (lambda w: Sampler(w.table, 2).sample([1]), "arrays to copy to is of the type list, ex"),
+        (lambda w: Sampler("table", 2), "table is of the type str, expected Table"),
+        (lambda w: Sampler(w.table, 2, wait=60), "wait is of the type int, expected Wait"),
+        (lambda w: Sampler(w.table, True), "batch_size is True, expected a whole number"),
+        (lambda w: Writer("table"), "table is of the type str, expected Table"),
+        (lambda w: Wait(1, 1), "a wait calls 1, expected a function"),
+        (lambda w: w.insert([0], [1]), "of columns is of the type list, expected Mapping"),
+        (lambda w: w.append([1], STEP), r"record \[1\] is not open"),
+        (lambda w: w.table.gather(["a"], {}), "ids is a builtins.list that NumPy cannot view"),
+        (lambda w: w.table.gather([0.5], {}), r"ids are \[0.5\], expected a list of whole numbers"),
+        (lambda w: w.table.gather([0], [1]), "arrays to copy to is of the type list, expected"),
+        (lambda w: w.table.buffers(1, "a"), "a window of 'a' steps, expected a whole number"),
+        (lambda w: w.table.save(1), "the path of a replay table is 1, expected text"),
+        (lambda w: Table.create(1), "specification of a .* is of the type int, expected Table"),
+        (lambda w: Table.create(w.table.spec, 1), "the path of a replay table is 1, expected text"),
+        (lambda w: Table.open(1), "the path of a replay table is 1, expected text"),
+        (lambda w: Table.load(1), "the path of a replay table is 1, expected text"),
+        (lambda w: NStep("a", 0.9), "steps of n-step transitions is 'a', expected a whole"),
+        (
+            lambda w: NStep(1, 0.9, ends="end"),
+            "ends of n-step transitions is 'end', expected a",
+        ),
+        (lambda w: n_step(w.table, [0], 1, {}), "view is of the type int, expected NStep"),
+        (lambda w: window_mask(["a"], [1], 2), "lengths is a builtins.list that NumPy cannot view"),
     ],
 )
 def test_what_cannot_be_meant_is_told(call, message):

@@ -162,6 +162,7 @@ def main() -> None:
 
 
 def below(tell) -> int:
+    tell("run", sys.argv[1])
     options = JobOptions(progress=False, total_steps=100, tell=tell)
     worker.run_worker = work
     run_job(load_plan(Path(sys.argv[1])), Path(sys.argv[1]), options)

@@ -86,12 +86,14 @@ def test_what_a_killed_coordinator_has_not_finished_is_removed(tmp_path):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
         (tmp_path / f"{name}.tmp").touch()
+    (tmp_path / "job.json.tmp").touch()
+    (tmp_path / "own.tmp").touch()
     script = started(
         f"go('', lambda tell: tell('run', {str(tmp_path)!r}) and os.kill(os.getpid(), 9) or 0)\n"
     )
     assert script.communicate(timeout=30)[0] == " 1\n"
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"checkpoint-00000004.npz", "00000005-0000-aa.segment"}
+    assert left == {"checkpoint-00000004.npz", "00000005-0000-aa.segment", "own.tmp"}
 
 
 def test_killed_it_takes_the_command_with_it():

@@ -21,9 +21,10 @@ from mindspore_rl.plan.deployment import Deployment, Host
 from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, save_plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.plan.value import Value
-from mindspore_rl.runtime.coordinator import launch
+from mindspore_rl.runtime.coordinator import cores, launch
 from mindspore_rl.runtime.coordinator.interruption import BURST_S, Interruption
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
+from mindspore_rl.runtime.coordinator.state_machine import Monitor
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 from mindspore_rl.runtime.rank.worker_settings import worker_settings
 from tests.tiers import quick
@@ -431,12 +432,12 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
     notes = []
-    with launch.pin_cores(2, notes.append) as first:
+    with cores.pin_cores(2, notes.append) as first:
         assert first == [(3,), (5,)]
         assert notes == []
-        with launch.pin_cores(2, notes.append) as second:
+        with cores.pin_cores(2, notes.append) as second:
             assert second is None
-        with launch.pin_cores(1, notes.append) as single:
+        with cores.pin_cores(1, notes.append) as single:
             assert single == [(8,)]
         assert [note.partition("; ")[2] for note in notes] == [
             "this one shares them, unpinned.",
@@ -444,11 +445,11 @@ def test_cores_are_reserved_once(monkeypatch, tmp_path):
         ]
         assert all(note.startswith("Other jobs have reserved 2 of 3 cores;") for note in notes)
         notes.clear()
-    with launch.pin_cores(3, notes.append) as later:
+    with cores.pin_cores(3, notes.append) as later:
         assert later == [(3,), (5,), (8,)]
-    with launch.pin_cores(1, notes.append) as alone:
+    with cores.pin_cores(1, notes.append) as alone:
         assert alone == [(3, 5, 8)]
-    with launch.pin_cores(4, notes.append) as too_many:
+    with cores.pin_cores(4, notes.append) as too_many:
         assert too_many is None
     assert notes == []
 
@@ -527,18 +528,30 @@ def test_taken_port_is_told(run_dir, monkeypatch):
 @multiprocess
 @pytest.mark.parametrize(
     ("victim", "other"),
-    [
-        pytest.param(0, STARTS, marks=pytest.mark.slow),
-        pytest.param(1, STARTS, marks=pytest.mark.slow),
-        (1, "import time; time.sleep(100)"),
-    ],
-    ids=["0", "1", "of a pair"],
+    quick([(1, "import time; time.sleep(100)"), (0, STARTS), (1, STARTS)], 0),
+    ids=["of a pair", "0", "1"],
 )
-def test_rank_whose_import_fails(run_dir, victim, other):
-    """The other rank waits in MPI's start, which has no deadline: in a loop, or asleep."""
-    code = (
-        f"import os\nif os.environ['PMI_RANK'] == '{victim}':\n    import no_such_module\n{other}"
-    )
+def test_rank_whose_import_fails(run_dir, victim, other, monkeypatch):
+    """The other rank waits in MPI's start, which has no deadline: asleep, or in a loop.
+
+    The rank fails once both were seen; of one that never was, `LAUNCH_S` later, `test_monitor.py`
+    has the test.
+    """
+    seen, look = run_dir / "both were seen", Monitor._look_for_deaths
+
+    def noted(monitor, *given):
+        if monitor._all_launched:
+            seen.touch()
+        return look(monitor, *given)
+
+    monkeypatch.setattr(Monitor, "_look_for_deaths", noted)
+    code = f"""
+import os, time
+if os.environ["PMI_RANK"] == "{victim}":
+    while not os.path.exists({str(seen)!r}):
+        time.sleep(0.01)
+    import no_such_module
+{other}"""
     commands = dataclasses.replace(COMMANDS, worker=(sys.executable, "-c", code))
     plan = make_plan(run_dir, num_iterations=LONG)
     with pytest.raises(JobFailure) as caught:

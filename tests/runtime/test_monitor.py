@@ -25,7 +25,9 @@ from mindspore_rl.runtime.coordinator.events import (
     Tell,
     Tick,
 )
+from mindspore_rl.runtime.coordinator.failures import Stalled, Unreached
 from mindspore_rl.runtime.coordinator.root_cause import CAUSE_S, LAST_WORDS_S
+from mindspore_rl.runtime.coordinator.stall_detector import Stopped
 from mindspore_rl.runtime.coordinator.state_machine import (
     GONE_S,
     LAUNCH_S,
@@ -33,10 +35,7 @@ from mindspore_rl.runtime.coordinator.state_machine import (
     MOST_EVALUATIONS,
     JobOptions,
     Monitor,
-    Stalled,
-    Unreached,
 )
-from mindspore_rl.runtime.coordinator.stopped import Stopped
 from mindspore_rl.runtime.heartbeat import Stamp
 
 CHECKPOINT_S, TIMEOUT_S, START_TIMEOUT_S = 20.0, 5.0, 60.0
@@ -313,12 +312,12 @@ def test_a_death_waits_for_words_that_explain_it():
     (found,) = job.tick(LAST_WORDS_S + 0.01)
     assert found == Examine("death", 1)
     remains = Remains(log="EXIT STRING: Killed (signal 9)", output=["last words"])
-    text = str(job.monitor.explain(found, Stamp(4, 0, job.now), remains))
+    text = str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), remains))
     assert "rank 1 (actor[0]), iteration 4" in text
     assert "died (killed by signal 9)" in text
     assert "last words" in text
     aborted = Remains(output=["Fatal Python error: Aborted"])
-    assert "signal 6" in str(job.monitor.explain(found, Stamp(4, 0, job.now), aborted))
+    assert "signal 6" in str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), aborted))
 
 
 def test_the_first_death_is_that_of_the_process_that_ended_first():
@@ -337,10 +336,12 @@ def test_a_killed_proxy_is_told_from_the_ranks_that_died_with_it():
     job.on(Closed(2), Closed(1))
     job.tick(0.0)
     (found,) = job.tick(LAST_WORDS_S + 0.01)
-    text = str(job.monitor.explain(found, Stamp(4, 0, job.now), Remains(log=GONE)))
+    text = str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), Remains(log=GONE)))
     assert text.startswith("Hydra's proxy (pid 40) on here was killed, and the ranks that it had")
     printed = Remains(log=f"[1] what a rank prints: {GONE}")
-    assert "rank 2 (actor[1])" in str(job.monitor.explain(found, Stamp(4, 0, job.now), printed))
+    assert "rank 2 (actor[1])" in str(
+        job.monitor.failures.explain(found, Stamp(4, 0, job.now), printed)
+    )
 
 
 def test_a_lost_host():
@@ -349,7 +350,7 @@ def test_a_lost_host():
     job.tick(0.0)
     (found,) = job.tick(LAST_WORDS_S + 0.01)
     assert found == Examine("death", 2, lost="timed out")
-    text = str(job.monitor.explain(found, Stamp(1, 0, job.now), Remains()))
+    text = str(job.monitor.failures.explain(found, Stamp(1, 0, job.now), Remains()))
     assert "host far has not been heard of" in text
 
 
@@ -359,7 +360,7 @@ def test_hosts_that_no_rank_could_be_started_on():
     assert job.tick(0.0, mpiexec=255) == []
     (found,) = job.tick(LAST_WORDS_S + 0.01, mpiexec=255)
     assert found == Examine("mpiexec")
-    failure = job.monitor.explain(found, None, Remains(255, log="ssh: no route"))
+    failure = job.monitor.failures.explain(found, None, Remains(255, log="ssh: no route"))
     assert isinstance(failure, Unreached)
     assert "no rank on far has started" in str(failure)
     assert "ssh: no route" in str(failure)
@@ -370,7 +371,7 @@ def test_a_killed_launcher_is_named_and_not_the_ranks_that_went_with_it():
     job.on(Closed(1), Closed(2))
     job.tick(0.0, mpiexec=-9)
     (found,) = job.tick(LAST_WORDS_S + 0.01, mpiexec=-9)
-    failure = job.monitor.explain(found, None, Remains(-9))
+    failure = job.monitor.failures.explain(found, None, Remains(-9))
     assert "mpiexec ended (killed by signal 9)" in str(failure)
     assert type(failure) is JobFailure
 
@@ -401,7 +402,9 @@ def test_the_scheduler_ends_before_its_group():
     assert Job().running().tick(scheduler=1) == []  # native cells have no group
     job = Job(cells="mindspore").running()
     (found,) = job.tick(scheduler=-11)
-    text = str(job.monitor.explain(found, None, Remains(-11, "the scheduler", words="why")))
+    text = str(
+        job.monitor.failures.explain(found, None, Remains(-11, "the scheduler", words="why"))
+    )
     assert "the scheduler ended (killed by signal 11)" in text
 
 
@@ -417,7 +420,7 @@ def test_a_stall_has_the_deadline_of_the_start_and_then_of_the_plan():
     (found,) = job.tick(TIMEOUT_S / 4, awake=False)
     assert found.what == "stall"
     remains = Remains(actions={0: "\n  it ran", 1: "\n  it slept", 2: "\n  it slept"})
-    failure = job.monitor.explain(found, None, remains)
+    failure = job.monitor.failures.explain(found, None, remains)
     assert isinstance(failure, Stalled)
     assert "no progress for" in str(failure)
     assert str(failure).endswith("it slept")
@@ -431,7 +434,7 @@ def stall(job, *stamps, ages=(6.0, 6.0, 6.0), stopped=()):
     for rank, (iteration, stage) in enumerate(stamps):
         job.stamps[rank] = Stamp(iteration, stage, job.now - ages[rank])
     (found,) = job.tick(0.1, awake=False)
-    return str(job.monitor.explain(found, None, Remains(stopped=stopped))).splitlines()
+    return str(job.monitor.failures.explain(found, None, Remains(stopped=stopped))).splitlines()
 
 
 ENVIRONMENT = Stage.ENVIRONMENT
@@ -527,7 +530,7 @@ def test_a_rank_of_another_host_that_sends_no_stamps_is_at_fault():
     for rank, (iteration, stage) in enumerate(at):
         job.stamps[rank] = Stamp(iteration, stage, job.now - 6.0)
     (found,) = job.tick(0.1, awake=False)
-    text = str(job.monitor.explain(found, None, Remains()))
+    text = str(job.monitor.failures.explain(found, None, Remains()))
     assert text.startswith("rank 2 (actor[1] on far), iteration 3, edge action: its process has ")
     assert "not been heard of for 10.1 s" in text
 
@@ -540,7 +543,7 @@ def test_what_is_stopped_while_ranks_start_is_named(name):
         assert job.tick(1.0, awake=False) == []
     (found,) = job.tick(0.1, awake=False)
     remains = Remains(stopped=(Stopped(8, name, None),))
-    text = str(job.monitor.explain(found, None, remains))
+    text = str(job.monitor.failures.explain(found, None, remains))
     assert text.startswith(f"{name} (pid 8) is stopped (signal SIGSTOP?), and nobody let it go on")
 
 

@@ -6,7 +6,7 @@ evaluated again for some of the agents, and the axis whose extent changes is tha
 (`row_trials`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ class AgentAxes:
         values: the values of all variables, without the axis of agents.
         generator: draws new data for the trials.
         reading: the compiled graphs of the operations.
+        drawn: variables with random numbers.
 
     Attributes:
         values: the values of all variables, with the axis of agents.
@@ -42,6 +43,7 @@ class AgentAxes:
         values: dict[str, Value],
         generator: np.random.Generator,
         reading: Reading,
+        drawn: Collection[str],
     ) -> None:
         self.values = dict(values)
         self._bare = dict(values)
@@ -49,7 +51,7 @@ class AgentAxes:
         self._count = sum(team.num_agents for team in teams)
         self._evaluate = evaluate
         self._rows = agent_rows(self._count)
-        self._trials = RowTrials(evaluate, self._rows, generator, reading)
+        self._trials = RowTrials(evaluate, self._rows, generator, reading, drawn)
         self._inserted: dict[str | None, tuple[str, ...]] = {}
         self._set: set[str] = set()
 

@@ -21,7 +21,7 @@ from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
 from mindspore_rl.compiler.analysis.own_rows import take_own_rows
-from mindspore_rl.compiler.analysis.row_trials import RowTrials, environment_rows
+from mindspore_rl.compiler.analysis.row_trials import RowTrials, drawn, environment_rows
 from mindspore_rl.compiler.analysis.trainer import smaller_trainer
 from mindspore_rl.compiler.analysis.watchful_probe import WatchfulProbe
 from mindspore_rl.compiler.frontend.build import build, read
@@ -122,18 +122,28 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     reading = Reading(program, large.names, large.evaluated, compiled)
     _check_pure(small, reading)
     check_integers(large)
-    trials = RowTrials(large.evaluate, environment_rows(large.num_envs), large.generator, reading)
+    rows, numbers = environment_rows(large.num_envs), drawn(large.program)
+    trials = RowTrials(large.evaluate, rows, large.generator, reading, numbers)
     dependent: dict[str, str] = {}
     unsplittable: dict[str, None] = {}
+    smaller = {op.name: op.args for op, _ in walk(small.program.body)}
     for op, inputs in large.evaluated:
         if not OPERATIONS[op.kind].tried:
             continue
-        if evidence := trials.evidence(op, inputs, values):
+        evidence = trials.evidence(op, inputs, values)
+        if evidence:
             dependent[op.name] = evidence
         takes_rows = any(name in values and values[name].split for name in inputs)
-        if op.kind == "glue" and not takes_rows and any(values[t].split for t in op.targets):
+        if op.kind != "glue" or not any(values[t].split for t in op.targets):
+            continue
+        if not takes_rows or (
+            # the number of environments is in the expression, beside arrays that have their rows
+            not evidence and op.args != smaller[op.name] and trials.makes_all(op, inputs, values)
+        ):
             unsplittable[op.name] = None
-    agents = AgentAxes(large.evaluate, trainer.spec.teams, values, large.generator, reading)
+    agents = AgentAxes(
+        large.evaluate, trainer.spec.teams, values, large.generator, reading, numbers
+    )
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})

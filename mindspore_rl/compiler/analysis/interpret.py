@@ -36,6 +36,8 @@ from mindspore_rl.rl.records import is_record, values_of
 NUMPY = "NumPy computes where a number of its own stands first: write float(...) around it"
 PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
 LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
+MEANS = "the means of msrl.gradient are a tuple, of one number too: `grads, (loss,) = ...`"
+TYPES = "ops.cat takes arrays of one type, and a one_hot is of whole numbers: .astype(float32)"
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
 
@@ -124,6 +126,8 @@ class Probe:
                 + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
                 + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
                 + (f"\n  {LACKING}" if _is_lacking(text) else "")
+                + (f"\n  {MEANS}" if re.search(r"operand type.*'tuple'", text) else "")
+                + (f"\n  {TYPES}" if text.endswith("Init Failed: Concat") else "")
             ) from error
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):

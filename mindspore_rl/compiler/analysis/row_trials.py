@@ -5,7 +5,7 @@ operation is run on a share of the rows and compared with all rows, and its comp
 as well, because booleans and integers may agree by chance.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from mindspore import Tensor
 from mindspore_rl.compiler.analysis.compiled_ops import Reading
 from mindspore_rl.compiler.analysis.row_lattice import Sharding
 from mindspore_rl.compiler.frontend.records import flattened
-from mindspore_rl.compiler.ir.ir import Expr, Op
+from mindspore_rl.compiler.ir.ir import Expr, Op, Program, walk
 from mindspore_rl.errors import first_line
 from mindspore_rl.plan.value import Value
 from mindspore_rl.purity.calls import RANDOM
@@ -76,6 +76,16 @@ class Rows:
         return np.ascontiguousarray(chosen.reshape(*before, -1, *after))
 
 
+def drawn(program: Program) -> set[str]:
+    """Returns the variables of a program that hold random numbers in [0, 1)."""
+    found = set[str]()
+    for op, _ in walk(program.body):
+        noise = op.kind in ("noise", "uniform_of_all")
+        if noise or (op.kind in ("index", "uniform") and op.reads[0] in found):
+            found |= set(op.targets)
+    return found
+
+
 def environment_rows(num_envs: int) -> Rows:
     """Returns the trials over environments: first two rows, neither at an end nor symmetric.
 
@@ -100,6 +110,7 @@ class RowTrials:
         rows: the rows and the shares to try.
         generator: draws new data.
         reading: the compiled graphs of the operations; None: only trials.
+        drawn: variables with random numbers, which stay in [0, 1).
     """
 
     def __init__(
@@ -108,9 +119,10 @@ class RowTrials:
         rows: Rows,
         generator: np.random.Generator,
         reading: Reading | None = None,
+        drawn: Collection[str] = (),
     ) -> None:
         self.evaluate, self.rows, self.generator = evaluate, rows, generator
-        self.reading = reading
+        self.reading, self.drawn = reading, drawn
 
     def evidence(self, op: Op, inputs: dict, values: dict[str, Value]) -> str:
         """Returns evidence that a row of the result depends on other rows; empty if there is none.
@@ -129,6 +141,20 @@ class RowTrials:
         if trial and (trial := self._evidence(op, inputs, values, decided)):
             return trial
         return next(filter(None, read), "")
+
+    def makes_all(self, op: Op, inputs: dict, values: dict[str, Value]) -> bool:
+        """Returns whether a share of the rows gives all rows, as `ops.zeros((num_envs, 2))`."""
+        chosen = self.rows.shares[0]
+        share = {name: self.rows.select(v, values[name], chosen) for name, v in inputs.items()}
+        sizes = [[leaf.shape for leaf in self._arrays(op, given)] for given in (inputs, share)]
+        axes = [leaf.axis for name in op.targets for leaf in values[name].leaves]
+        return any(
+            axis is not None and whole[axis] == part[axis]
+            for axis, whole, part in zip(axes, *sizes, strict=True)
+        )
+
+    def _arrays(self, op: Op, inputs: dict) -> list[np.ndarray]:
+        return list(map(to_array, self._results(op, inputs)))
 
     def _shardings(self, op: Op, inputs: dict, values: dict) -> list[tuple[str, Sharding]]:
         """Returns the sharding of each result array by the graph, with its variable's name."""
@@ -193,7 +219,8 @@ class RowTrials:
                     return evidence
                 # Repeat with new data: in the first steps of a rollout much is zero or False.
                 whole = {
-                    name: self._shaken(value, values[name], scale) for name, value in inputs.items()
+                    name: self._shaken(value, values[name], scale, name in self.drawn)
+                    for name, value in inputs.items()
                 }
         return ""
 
@@ -216,12 +243,14 @@ class RowTrials:
         settle(results)
         return results
 
-    def _shaken(self, value: Any, meta: Value, scale: float) -> Any:
+    def _shaken(self, value: Any, meta: Value, scale: float, drawn: bool = False) -> Any:
         if meta.parts:
             return tuple(self._shaken(v, m, scale) for v, m in zip(value, meta.parts, strict=True))
         if meta.along(self.rows.split) is None:
             return value
         array = to_array(value)
+        if drawn:  # log(u) and sqrt(1 - u) are defined in [0, 1) alone
+            return Tensor(self.generator.random(array.shape, np.float32))
         if array.dtype == np.bool_:
             return Tensor(
                 self.generator.random(array.shape) < self.generator.choice((0.1, 0.5, 0.9))

@@ -286,6 +286,8 @@ class Functions:
         path = self.paths.of(value) if isinstance(struct, Static) else None
         if path is not None:
             return path
+        if isinstance(value, (list, tuple)):  # such as what `trainable_params()` makes
+            return self.object(tuple(map(Static, value)), node)
         what = f"a function that uses {_described(struct)}"
         hint = "pass it as an argument, or keep it in an attribute of the learner"
         return self.draft.fail(node, what, hint)

@@ -35,7 +35,7 @@ class _Rewriter(ast.NodeTransformer):
         found: list[ast.stmt] = []
         for statement in statements:
             found += _hoisted(statement)
-            found.append(self.visit(statement))
+            found += map(self.visit, _entries_apart(statement))
         return found
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
@@ -103,6 +103,32 @@ class _Rewriter(ast.NodeTransformer):
         read = ast.Subscript(target.value, target.slice, ast.Load())
         value = at(node, ast.BinOp(copy.deepcopy(read), node.op, node.value))
         return _assignment(node, "entry", target.value.id, [target.slice, value])
+
+
+def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
+    """Splits `grads, d["loss"] = ...` into an assignment to names and one to each entry."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return [statement]
+    entries: list[Any] = []
+
+    def named(target: ast.expr) -> ast.expr:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            return ast.Tuple(list(map(named, target.elts)), ast.Store())
+        if not _is_entry(target):
+            return target
+        entries.append(target)
+        return ast.Name(f"{entries[-1].value.id}_entry_{len(entries)}", ast.Store())
+
+    names = named(statement.targets[0])
+    set_now = {node.id for node in ast.walk(names) if isinstance(node, ast.Name)}
+    read = {n.id for part in entries for n in ast.walk(part) if isinstance(n, ast.Name)}
+    if not entries or not isinstance(names, ast.Tuple) or read & set_now:  # sets its own key
+        return [statement]
+    texts = (
+        ast.Name(f"{part.value.id}_entry_{k}", ast.Load()) for k, part in enumerate(entries, 1)
+    )
+    after = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
+    return [at(statement, made) for made in (ast.Assign([names], statement.value), *after)]
 
 
 def _is_entry(target: Any) -> bool:

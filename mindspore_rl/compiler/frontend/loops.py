@@ -182,6 +182,14 @@ class Loops:
                     f"over all iterations\n  add up: `{name} = 0.0` before the loop and "
                     f"`{name} = {name} + ...` in it",
                 )
+            if isinstance(struct, tuple) and isinstance(after, Var):
+                parts = ", ".join(f"{name}_{k}" for k in range(len(struct)))
+                self.frame.fail(
+                    node,
+                    f"`{name}`, {len(struct)} parts before the loop and one value at its end,",
+                    f"name the parts where it is set, as in `action, ({parts}) = ...`, then "
+                    f"`{name} = {parts}`",
+                )
             if not same(struct, after):
                 self.frame.fail(
                     node,

@@ -224,15 +224,16 @@ class Calls:
         path = self.reader.paths.written(node, self.draft.frame)
         if path is None:
             struct = self.reader.expression(node)
-            path = self.reader.paths.of(struct.value) if isinstance(struct, Static) else None
-            if isinstance(struct, Static) and isinstance(struct.value, (Inner, Partial)):
+            value = struct.value if isinstance(struct, Static) else None
+            path = self.reader.paths.of(value)
+            if path is None and (callable(value) or isinstance(value, (Inner, Partial))):
                 return self.reader.functions.loss(node, values, "an update")
         if path is None:
             self.draft.fail(
                 node,
-                "msrl.update of something that is not a method or an optimiser of the learner",
+                "msrl.update of something that is not a function or an optimiser of the learner",
                 "write a method of the learner, and name it here: msrl.update(self.method, ...); "
-                "or a `def` or\n  `lambda` in this function that uses the learner",
+                "or a function\n  of the file, or a `def` or `lambda` in this function",
             )
         return path, values
 

@@ -239,6 +239,8 @@ class Frame:
         base = self.part(node.value) if isinstance(node, ast.Attribute) else None
         if not isinstance(base, Record) or not isinstance(node, ast.Attribute):
             return None
+        if node.attr == "_fields" and issubclass(base.kind, tuple):
+            return Static(tuple(base.fields))
         if node.attr not in base.fields:
             name, fields = base.kind.__name__, ", ".join(base.fields)
             self.fail(node, f"`{node.attr}` of a {name}", f"its fields are {fields}")

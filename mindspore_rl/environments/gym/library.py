@@ -9,20 +9,15 @@ gym.
 import contextlib
 import importlib
 import importlib.util
-import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from mindspore_rl.environments import images
-from mindspore_rl.environments.action_mask import told
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
-from mindspore_rl.environments.gym import atari, goals, masks
+from mindspore_rl.environments.gym import atari, goals
 from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import MASK, split_options
-from mindspore_rl.environments.spaces import Box
 from mindspore_rl.environments.sync_vector import RAISED, as_space, layers
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -36,12 +31,6 @@ from mindspore_rl.errors import (
 LIBRARIES = ("gymnasium", "gym")
 """The libraries, in the order in which a plain id is looked up."""
 _MOVED = "gymnasium-robotics"  # of MuJoCo's v2 and v3 gymnasium has the ids, which say this
-_OBSERVATIONS = (
-    "a Box of one number at least, or Discrete, MultiBinary, MultiDiscrete, Dict and Tuple spaces "
-    "of such"
-)
-_MOST_CHOICES = 1024  # each is one output of a network
-_ACTIONS = f"Discrete, Box, or MultiDiscrete or MultiBinary of up to {_MOST_CHOICES} combinations"
 
 
 def load(library: str) -> Any:
@@ -135,6 +124,7 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
             base, options = split_options(name)
             if game:
                 return atari.make(module, base.removeprefix(atari.PREFIX), options)
+            _register(module, base)
             return module.make(base, disable_env_checker=True, **options)
     except (module.error.UnregisteredEnv, module.error.DeprecatedEnv):
         raise
@@ -143,6 +133,15 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
     except RAISED as error:  # the environment's own code
         text = f"{library} could not make {name!r}: {described(error)}"
         raise EnvironmentFailure(text) from error
+
+
+def _register(module: Any, name: str) -> None:
+    """Calls the `register_envs()` of "package:ID", if importing the package registers nothing."""
+    package, colon, own_id = name.partition(":")
+    if colon and own_id not in module.envs.registration.registry:
+        register = getattr(importlib.import_module(package), "register_envs", None)
+        if register is not None and own_id not in module.envs.registration.registry:
+            register()
 
 
 @contextlib.contextmanager
@@ -195,158 +194,8 @@ def _missing(name: str, error: Exception) -> EnvironmentFailure:
     return MissingPackageError(f"{name!r} needs a package that is not installed: {error}")
 
 
-def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
-    """Wraps an environment so that its observations are one array and its actions one kind.
-
-    Args:
-        name: the name that the user gave.
-        env: an environment with its own spaces.
-        mask: the source of its action mask, which is appended to observations; empty: none.
-
-    Returns:
-        The environment, wrapped if its spaces are others; and the layout of its spaces, in
-        words.
-
-    Raises:
-        EnvironmentFailure: a space is of an unsupported kind.
-    """
-    module = load(str(library_of(type(env))))
-    if mask:
-        found, layout = flattened(name, masks.given_apart(module, env))
-        if images.is_image(found.observation_space):
-            raise EnvironmentFailure(
-                f"{name!r} has images and an action mask, expected numbers with it: leave the mask "
-                f"out, as in '{name},action_mask=false'"
-            )
-        masked = told(int(found.action_space.n), mask)
-        found = masks.appended(module, name, found, mask)
-        return found, "; ".join(filter(None, [layout, masked]))
-    env, choices = _as_choices(module, env)
-    if as_space(env.action_space) is None:
-        raise EnvironmentFailure(
-            f"{name!r} has the action space {env.action_space}, expected {_ACTIONS}: "
-            f"{_foreign(module, env.action_space) or 'wrap it, or write a class of your own'}"
-        )
-    space = env.observation_space
-    if images.is_image(space):
-        env, layout = _as_images(module, env)
-        return env, "; ".join(filter(None, [layout, choices]))
-    if isinstance(as_space(space), Box):
-        return env, "; ".join(filter(None, [_shape_lost(space), choices]))
-    try:
-        wrapped = module.wrappers.FlattenObservation(env)
-        flat = as_space(wrapped.observation_space)
-    except NotImplementedError:
-        flat = None
-    if not isinstance(flat, Box):
-        raise EnvironmentFailure(
-            f"{name!r} has the observation space {space}, expected {_OBSERVATIONS}: "
-            + (_foreign(module, space) or "wrap it, or write a class of your own that gives arrays")
-        )
-    parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
-    layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
-    return wrapped, "; ".join(filter(None, [layout, choices]))
-
-
-def _foreign(module: Any, space: Any) -> str:
-    """Explains a space of booleans, or of the other library; empty for others."""
-    if isinstance(space, module.spaces.Space):
-        if isinstance(space, module.spaces.Box) and space.dtype == bool:
-            size = space.shape[0] if len(space.shape) == 1 else space.shape
-            return f"it has booleans: write spaces.MultiBinary({size}), which takes them, too"
-        return ""
-    return (
-        f"it is a space of {type(space).__module__.partition('.')[0]}, and the environment is one "
-        f"of {module.__name__}: take both of one library"
-    )
-
-
-def _shape_lost(space: Any) -> str:
-    """Explains the treatment of numbers that may be an image; empty if they cannot be one."""
-    if len(space.shape) != 3:
-        return ""
-    return (
-        f"observations {list(space.shape)} are {math.prod(space.shape)} numbers without neighbours "
-        "to a network; of an image, give bytes, Box(0, 255, dtype=uint8), for torso=cnn"
-    )
-
-
-def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
-    """Numbers the combinations of several choices, if they are few. Returns: see `flattened`."""
-    space = env.action_space
-    if isinstance(space, module.spaces.MultiDiscrete):
-        sizes, first = np.array(space.nvec), getattr(space, "start", 0)
-    elif isinstance(space, module.spaces.MultiBinary):
-        sizes, first = np.full(space.shape, 2), 0
-    else:
-        return env, ""
-    count = math.prod(sizes.ravel().tolist())
-    if count > _MOST_CHOICES:
-        return env, ""
-
-    class Choices(module.ActionWrapper):
-        """Converts one number to several choices, the last one changing fastest."""
-
-        def action(self, action: int) -> np.ndarray:
-            chosen = np.unravel_index(action, sizes.ravel())
-            return (np.reshape(chosen, sizes.shape) + first).astype(space.dtype)
-
-    wrapped = Choices(env)
-    wrapped.action_space = module.spaces.Discrete(count)
-    each = " x ".join(map(str, sizes.ravel().tolist()))
-    return wrapped, f"actions are {count} choices: {each}, the last changing fastest"
-
-
-def _as_images(module: Any, env: Any) -> tuple[Any, str]:
-    """Moves the channels first, and joins those of stacked images. Returns: see `flattened`."""
-    space = env.observation_space
-    shape = images.image_shape(space.shape)
-
-    class Images(module.ObservationWrapper):
-        """Converts observations to images `[C, H, W]`."""
-
-        def observation(self, observation: Any) -> np.ndarray:
-            return images.channels_first(np.asarray(observation))
-
-    if shape != space.shape:
-        env = Images(env)
-        env.observation_space = module.spaces.Box(0, 255, shape, np.uint8)
-    return env, f"observations are images, uint8 [C, H, W] = {list(shape)}"
-
-
-def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
-    """Describes the order in which a library's `flatten` lays out the parts of a space.
-
-    Args:
-        space: a space of gym or gymnasium.
-        flatdim: the library's function of this name.
-        path: the path to the space within another one.
-    """
-    parts = getattr(space, "spaces", None)  # a Dict or a Tuple has parts
-    if parts is not None:
-        keys = parts if hasattr(parts, "keys") else range(len(parts))
-        for key in keys:
-            yield from layout_of(parts[key], flatdim, f"{path}[{key!r}]")
-        return
-    size = flatdim(space)
-    how = {
-        "Discrete": f"one-hot of {size}",
-        "MultiDiscrete": f"one-hots, {size} numbers",
-    }.get(type(space).__name__, f"{size} number{'s' * (size != 1)}")
-    if images.is_image(space):
-        how += " of an image without its neighbourhoods (alone it would be one for torso=cnn)"
-    yield f"{path} {how}".lstrip()
-
-
 def spec_of(name: str, env: Any, layout: str, space: Any) -> EnvironmentSpec:
-    """Makes the spec of an environment.
-
-    Args:
-        name: the name that the user gave.
-        env: the environment, wrapped by `flattened`.
-        layout: the description from `flattened`.
-        space: the observation space before.
-    """
+    """Makes the spec of an environment."""
     library = str(library_of(type(env)))
     own, masked = Layout.of(space), hasattr(env, "action_mask_of")
     action_space = as_space(env.action_space)

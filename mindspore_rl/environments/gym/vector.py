@@ -12,6 +12,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.finite_check import all_trainable, are_trainable, untrainable
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
+from mindspore_rl.environments.gym.flatten import flattened
 from mindspore_rl.environments.gym.threads import declared
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
@@ -37,7 +38,7 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
         EnvironmentFailure: it cannot be built here, or its spaces are not supported.
     """
     first, mask, _ = _first(name, maker)
-    env, layout = library.flattened(name, first, mask)
+    env, layout = flattened(name, first, mask)
     found = library.spec_of(name, env, layout, first.observation_space)
     closed(name, env.close)
     return found
@@ -56,7 +57,7 @@ def make_single(name: str, maker: Callable[[], Any] | None = None) -> Any:
     if begun:
         closed(name, first.close)
         first = _made(name, maker)
-    env, _ = library.flattened(name, first, mask)
+    env, _ = flattened(name, first, mask)
     space = env.action_space
     own_space = cast(Discrete | Box, as_space(space))
     module: Any = library.load(str(library.library_of(type(env))))
@@ -117,8 +118,8 @@ class GymVector(LoopVector):
         one, mask, begun = _first(name, maker, seed_of(seed, env_indices[0], 0))
         if begun:  # plain wrappers are left out below, and change no result
             masks.begin_with(one.unwrapped if library.is_plain(one) else one, begun)
-        self._make = lambda: library.flattened(name, _made(name, maker), mask)
-        first, layout = library.flattened(name, one, mask)
+        self._make = lambda: flattened(name, _made(name, maker), mask)
+        first, layout = flattened(name, one, mask)
         made = [(first, layout), *(self._make() for _ in env_indices[1:])]
         self._plain = library.is_plain(first)
         envs = [self._bare(env) for env, _ in made]

@@ -52,10 +52,6 @@ def check_working_folder() -> None:
 def check_memory(plan: Plan, available_bytes: int) -> str:
     """Refuses a job whose ranks need more memory than this machine has.
 
-    Args:
-        plan: the job.
-        available_bytes: memory that programs can still allocate.
-
     Returns: a warning if memory may run short while the ranks start, else an empty text.
 
     Raises:

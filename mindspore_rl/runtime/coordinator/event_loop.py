@@ -42,13 +42,13 @@ from mindspore_rl.runtime.coordinator.interruption import Interruption
 from mindspore_rl.runtime.coordinator.launch import JobProcesses
 from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
+from mindspore_rl.runtime.coordinator.stall_detector import find_stopped
 from mindspore_rl.runtime.coordinator.state_machine import (
     MIN_EPISODES,
     JobOptions,
     Monitor,
     Outcome,
 )
-from mindspore_rl.runtime.coordinator.stopped import find_stopped
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2
@@ -362,13 +362,13 @@ class Watch:
         elif processes is not None and processes.scheduler is not None:
             scheduler, words = processes.scheduler, processes.why_scheduler_ended()
             remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
-        return self.monitor.explain(found, stamp, remains)
+        return self.monitor.failures.explain(found, stamp, remains)
 
     def died(self, rank: int, how: str) -> JobFailure:
         """Returns the failure of a rank that could not report it itself."""
         stamp = self._stamps.read(rank)
         action = self._last_action(rank, stamp)
-        return self.monitor.explain(
+        return self.monitor.failures.explain(
             Examine("death", rank), stamp, Remains(actions={rank: how + action})
         )
 

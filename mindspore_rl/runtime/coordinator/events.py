@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_rl.errors import JobFailure
-from mindspore_rl.runtime.coordinator.stall_detector import Stall
-from mindspore_rl.runtime.coordinator.stopped import Stopped
+from mindspore_rl.runtime.coordinator.stall_detector import Stall, Stopped
 from mindspore_rl.runtime.heartbeat import Stamp
 
 FATAL = {

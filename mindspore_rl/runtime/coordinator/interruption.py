@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from mindspore_rl.platform.held_signals import SIGNALS
+from mindspore_rl.platform.held_signals import SIGNALS, heard
 
 BURST_S = 0.2
 
@@ -45,8 +45,7 @@ class Interruption:
         self._wakeup.setblocking(False)
 
     def __enter__(self) -> "Interruption":
-        heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, self._handle) for number in heard}
+        self._previous = {number: signal.signal(number, self._handle) for number in heard()}
         self._previous_wakeup = signal.set_wakeup_fd(
             self._wakeup.fileno(), warn_on_full_buffer=False
         )

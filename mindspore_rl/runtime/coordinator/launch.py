@@ -17,14 +17,12 @@ and a reaper are killed at once.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +30,7 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform import gpu, interpreter, toolchain
-from mindspore_rl.platform.cache import own_folder, temporary, writing
+from mindspore_rl.platform.cache import writing
 from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import MARK, Orphans, Reaper
@@ -137,66 +135,6 @@ def worker_environment(
     for inherited in ("MSRL_SCHEDULER", "MSRL_CORES", *foreign_variables(slurm)):
         environment.pop(inherited, None)
     return environment
-
-
-@contextlib.contextmanager
-def pin_cores(
-    num_ranks: int, note: Callable[[str], None]
-) -> Iterator[list[tuple[int, ...]] | None]:
-    """Reserves cores for each rank, against other jobs, while the context lasts.
-
-    Args:
-        num_ranks: ranks; 0 reserves nothing.
-        note: called with a message if other jobs have reserved cores, which makes this one slower.
-
-    Yields: the cores of each rank, equally many, or None (no pinning) if fewer cores are free than
-        ranks.
-    """
-    with contextlib.ExitStack() as locks:
-        every = sorted(os.sched_getaffinity(0)) if num_ranks else []
-        cores: list[tuple[int, contextlib.ExitStack]] = []
-        taken = 0
-        for core in every:
-            try:
-                lock = _lock_core(core)
-            except BlockingIOError:
-                taken += 1
-            except OSError:  # lock files cannot be created here
-                pass
-            else:
-                held = locks.enter_context(contextlib.ExitStack())
-                held.callback(os.close, lock)
-                cores.append((core, held))
-        each = len(cores) // num_ranks if num_ranks else 0
-        for _, held in cores[each * num_ranks :]:  # leave the remainder to other jobs
-            held.close()
-        if taken:
-            rest = f"has {each * num_ranks} to itself" if each else "shares them, unpinned"
-            note(f"Other jobs have reserved {taken} of {len(every)} cores; this one {rest}.")
-        if each:
-            own = [core for core, _ in cores]
-            yield [tuple(own[rank * each : (rank + 1) * each]) for rank in range(num_ranks)]
-        else:
-            yield None
-
-
-def _lock_core(core: int) -> int:
-    """Locks a core's lock file. Returns: the descriptor that holds the lock; the file stays.
-
-    Raises:
-        BlockingIOError: another job has it.
-        OSError: the file cannot be created.
-    """
-    if not own_folder(temporary()):
-        raise PermissionError(f"{temporary()} is not a folder of this user")
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(temporary() / f"core-{core}.lock", flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def mpi_options(deployment: Deployment, hosts: tuple[str, ...], folder: Path) -> list[str]:
@@ -411,12 +349,8 @@ class JobProcesses:
 
     def living_ranks(self) -> set[int]:
         """Returns the ranks that have a process on this machine, as Hydra numbers them."""
-        found = set()
-        for variables in self.marked().values():
-            for variable in variables:
-                if variable.startswith(b"PMI_RANK="):
-                    found.add(int(variable.partition(b"=")[2]))
-        return found
+        every = (variable for variables in self.marked().values() for variable in variables)
+        return {int(x.partition(b"=")[2]) for x in every if x.startswith(b"PMI_RANK=")}
 
     def marked(self) -> dict[int, list[bytes]]:
         """Returns the processes that carry this job's mark, and their environments."""

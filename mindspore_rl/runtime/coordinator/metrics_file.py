@@ -31,9 +31,6 @@ def is_written(path: Path) -> bool:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Reads a run's `metrics.jsonl`, one line at a time; skips a last line that is incomplete.
 
-    Args:
-        path: of the file.
-
     Raises:
         MsrlError: the file cannot be read, or has an invalid line.
     """

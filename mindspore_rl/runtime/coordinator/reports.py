@@ -17,11 +17,7 @@ class Joined(Protocol):
 
 
 class InStep:
-    """Joins reports of ranks that work in step: a line is complete when all ranks have reported.
-
-    Args:
-        num_ranks: of the job.
-    """
+    """Joins reports of ranks that work in step: a line is complete when all ranks have reported."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -47,9 +43,6 @@ class AsTheyCome:
     Workers report their own iterations; the server reports when that many steps are done.
     A line is held until the server's next report, because a worker's report may arrive a little
     later than the server's report of the same step.
-
-    Args:
-        server: its rank.
     """
 
     def __init__(self, server: int) -> None:

@@ -13,11 +13,7 @@ of their reports depends on the scheduler."""
 
 
 class Causes:
-    """The errors of a job, the first of each rank.
-
-    Args:
-        plan: the job.
-    """
+    """The errors of a job, the first of each rank."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -20,17 +20,19 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
+from mindspore_rl.runtime.coordinator.cores import pin_cores
 from mindspore_rl.runtime.coordinator.evaluator import Evaluator
 from mindspore_rl.runtime.coordinator.event_loop import Peer, Watch
+from mindspore_rl.runtime.coordinator.failures import Stalled
 from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobProcesses, pin_cores
+from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobProcesses
 from mindspore_rl.runtime.coordinator.metrics import Metrics
-from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome, Stalled
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome
 from mindspore_rl.runtime.heartbeat import Stamps
 
-INTERRUPTED_EXIT = 130
 BACKLOG = 64
 """Connections beside the ranks' that may be pending without a rank having to retry."""
 
@@ -64,7 +66,6 @@ def run_job(
         }
         metrics = Metrics(run_dir, *shown, about=job | plan.config, wandb=options.wandb)
         stack.callback(metrics.close)
-        options.tell("run", str(run_dir.resolve()))
         stack.callback(checkpoint.remove_unfinished, run_dir)
         stamps = Stamps(run_dir, plan.num_ranks, create=True)
         stack.callback(stamps.close)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_rl.communication.link import SILENCE_S
-from mindspore_rl.errors import JobFailure
 from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import Counts
@@ -29,16 +27,14 @@ from mindspore_rl.runtime.coordinator.events import (
     Logged,
     Note,
     Order,
-    Remains,
     Saved,
     Tell,
     Tick,
 )
-from mindspore_rl.runtime.coordinator.launch import LOG_LINES, WORKERS_LOG
+from mindspore_rl.runtime.coordinator.failures import Failures
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined, Report
 from mindspore_rl.runtime.coordinator.root_cause import LAST_WORDS_S, Causes
 from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
-from mindspore_rl.runtime.heartbeat import Stamp
 from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES
 
 SUSPENDED_S = 2.0
@@ -64,8 +60,8 @@ class JobOptions:
         deployment: the hosts on which the plan's ranks are placed.
         on_iteration: called with a copy of each line of metrics; the job ends once it returns
             False.
-        tell: called with `run` and the run directory, and with `ends` and the exit code if this
-            process must end at once; returns whether the message was delivered.
+        tell: called with `ends` and the exit code if this process must end at once; returns whether
+            the message was delivered.
         wandb: project of Weights & Biases that gets the metrics; empty: none.
         eval_every: environment steps between two evaluations; None: there are none.
         eval_episodes: number of episodes of an evaluation.
@@ -106,14 +102,6 @@ class Outcome:
     checkpoint: str | None
 
 
-class Stalled(JobFailure):
-    """A rank made no progress within the deadline."""
-
-
-class Unreached(JobFailure):
-    """No rank could be started on a host."""
-
-
 class Monitor:
     """State machine that follows a job from its first event to its end.
 
@@ -128,23 +116,22 @@ class Monitor:
         self.plan, self.options, self._here = plan, options, here
         self.traffic: dict[int, tuple[int, Counts]] = {}
         self._watchdog = Watchdog(plan, options.start_timeout_s)
+        self.failures = Failures(plan, self._watchdog)
+        self._finished = self.failures.finished
         self._joined: Joined = (
             InStep(plan.num_ranks) if plan.arrivals is None else AsTheyCome(plan.leader)
         )
-        self._proxies: dict[int, tuple[str, int]] = {}
         self._known: set[int] = set(range(plan.num_ranks)) if here else set()
         self._causes = Causes(plan)
         self._heard: dict[int, float] = {}
         self._gone: dict[int, str] = {}
         self._died: list[int] = []
-        self._finished: dict[int, int] = {}
         self._reported: set[int] = set()
         self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
         self._ordered = 0  # the iteration after which the last checkpoint was asked for
         self._evaluate_at, self._to_evaluate, self._evaluations = 0.0, False, 0
         self._plan_evaluation()
-        self._checkpoint: str | None = plan.resume or None
         self._checkpoint_s = self._ticked_s = self._awake_s = now
         self._missed_s: float | None = now
         self._all_launched = False
@@ -190,7 +177,7 @@ class Monitor:
             self._env_steps,
             *(self._reached or (mean_return, self._env_steps)),
             "interrupted" if interrupted else stopped,
-            self._checkpoint,
+            self.failures.checkpoint,
         )
 
     def _tick(self, tick: Tick, now: float) -> list[Order]:
@@ -203,7 +190,7 @@ class Monitor:
             silent = [rank for rank in self._died if rank not in self._causes]
             if found[1]["echo"] and silent:
                 return [self._death(silent, tick)]
-            return [Fail(self._told(*found))]
+            return [Fail(self.failures.told(*found))]
         if len(self._finished) == self.plan.num_ranks or (self._died and self._here):
             return [*self._line(self._joined.rest()), Finish()]
         if not self._here and (deaths := self._look_for_deaths(tick, now)):
@@ -244,14 +231,14 @@ class Monitor:
         match message["kind"]:
             case "hello":
                 self._known.add(rank)
-                self._proxies[rank] = message["host"], message["proxy"]
+                self.failures.proxies[rank] = message["host"], message["proxy"]
             case "stamp":
                 self._heard[rank] = now
             case "iteration":
                 self._reported.add(rank)
                 return self._line(self._joined.add(message))
             case "checkpoint":
-                self._checkpoint = message["path"]
+                self.failures.checkpoint = message["path"]
                 return [Saved(message["path"], self._is_to_evaluate(message))]
             case "note":
                 name = self.plan.rank_name(rank)
@@ -259,7 +246,8 @@ class Monitor:
             case "finished":
                 if rank == self.plan.leader and self._too_early(message["iteration"]):
                     text = f"ended before iteration {self.plan.num_iterations}, and none had asked"
-                    return [Fail(self._failure(rank, message["iteration"], "finished", text))]
+                    where = message["iteration"], "finished"
+                    return [Fail(self.failures.of_rank(rank, *where, text))]
                 self._finished[rank] = message["iteration"]
                 self.traffic[rank] = (message["iterations_here"], message["traffic"])
             case "error":
@@ -356,93 +344,3 @@ class Monitor:
         """Examines the first of some ranks that died: Hydra may kill the others within 1 ms."""
         first = next((rank for rank in tick.ended if rank in ranks), ranks[0])
         return Examine("death", first, lost=self._gone[first])
-
-    def explain(self, found: Examine, stamp: Stamp | None, remains: Remains) -> JobFailure:
-        """Returns the failure that the evidence explains.
-
-        Args:
-            found: the order to examine.
-            stamp: the last stamp of the rank, if a rank failed.
-            remains: the evidence.
-        """
-        if remains.lost_proxy:
-            host, pid = self._proxies.get(found.rank, ("a host", "unknown"))
-            text = "was killed, and the ranks that it had started died with it"
-            return self._job_failure(f"Hydra's proxy (pid {pid}) on {host} {text}")
-        if found.what == "mpiexec":
-            silent = self._silent_hosts()
-            tail = [f"The end of {WORKERS_LOG}:", *remains.log.splitlines()[-LOG_LINES:]]
-            return self._job_failure(
-                f"{remains.who} ended ({_ending(remains.status)}) before the job{silent}",
-                "\n".join(tail),
-                kind=Unreached if silent else JobFailure,
-            )
-        if found.what == "scheduler":
-            waiting_for = set(self.plan.group_ranks) - set(self._finished)
-            return self._job_failure(
-                f"{remains.who} ended ({_ending(remains.status)}) before "
-                f"{self.plan.rank_name(min(waiting_for))}: {remains.words}"
-            )
-        if found.stall is not None:
-            rank, text = self._watchdog.blame(found.stall, remains.stopped)
-            if rank is None:
-                return self._job_failure(text, kind=Stalled)
-            text += remains.actions.get(rank, "")
-            where = self._where(found.stall.stamps[rank])
-            return self._failure(rank, *where, text, kind=Stalled)
-        assert stamp is not None
-        where = self._where(stamp)
-        if found.lost:
-            host = f"host {self.plan.hosts[found.rank]}" if self.plan.hosts else "its host"
-            text = f"{host} has not been heard of for {SILENCE_S} s ({found.lost}); is it up, "
-            return self._failure(found.rank, *where, text + "and its network connected?")
-        how = f"died (killed by signal {remains.signal})" if remains.signal else "died"
-        how += remains.actions.get(found.rank, "")
-        printed = ["It printed:", *remains.output] if remains.output else []
-        return self._failure(found.rank, *where, how, "\n".join(printed))
-
-    def _where(self, stamp: Stamp) -> tuple[int, str]:
-        return stamp.iteration, self._watchdog.stages.words[stamp.stage]
-
-    def _told(self, rank: int, error: dict[str, Any]) -> JobFailure:
-        """Returns the failure that a rank has reported."""
-        where = error["iteration"], error["stage"]
-        trace = "" if error["mistake"] else error["traceback"]
-        return self._failure(rank, *where, error["message"], trace, error["mistake"])
-
-    def _failure(
-        self,
-        rank: int,
-        iteration: int,
-        stage: str,
-        message: str,
-        trace: str = "",
-        mistake: bool = False,
-        kind: Callable[..., JobFailure] = JobFailure,
-    ) -> JobFailure:
-        where = f"iteration {iteration}, {stage}" if iteration >= 0 else stage
-        return self._job_failure(
-            f"{self.plan.rank_name(rank)}, {where}: {message}", trace, mistake, kind
-        )
-
-    def _job_failure(
-        self,
-        text: str,
-        trace: str = "",
-        mistake: bool = False,
-        kind: Callable[..., JobFailure] = JobFailure,
-    ) -> JobFailure:
-        parts = [text, trace.rstrip()]
-        if self._checkpoint is not None:
-            parts.append(f"Last good checkpoint: {self._checkpoint}")
-        return kind("\n".join(filter(None, parts)), mistake)
-
-    def _silent_hosts(self) -> str:
-        """Names the hosts from which no rank has said hello."""
-        heard = {self.plan.hosts[rank] for rank in self._known if self.plan.hosts}
-        silent = [host for host in dict.fromkeys(self.plan.hosts) if host not in heard]
-        return f"; no rank on {', '.join(silent)} has started" if silent else ""
-
-
-def _ending(status: int) -> str:
-    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

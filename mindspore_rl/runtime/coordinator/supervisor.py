@@ -21,18 +21,19 @@ from typing import Any
 from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.platform.held_signals import SIGNALS
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT, SIGNALS, heard
+from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT
-from mindspore_rl.runtime.coordinator.events import Examine, Heard, Remains
+from mindspore_rl.runtime.coordinator.events import Examine, Remains
+from mindspore_rl.runtime.coordinator.failures import Failures
 from mindspore_rl.runtime.coordinator.interruption import Burst
 from mindspore_rl.runtime.coordinator.launch import ENDING_S, LOG_LINES, WORKERS_LOG
-from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Monitor
+from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 OF_KERNEL = 0x80  # SI_KERNEL
-INTERRUPTED_EXIT = 130
 Tell = Callable[[str, object], bool]
 """Tells the supervisor the directory of a `run`, or the exit code that this process `ends` with;
 returns whether the message was delivered."""
@@ -50,10 +51,10 @@ def run_below(command: Callable[[Tell], int]) -> int:
         if stream is not None:
             with contextlib.suppress(OSError):  # its reader is gone
                 stream.flush()
-    heard = {signal.SIGCHLD, *_heard()}
+    followed = {signal.SIGCHLD, *heard()}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would lose the exit status
     own, (ours, theirs) = os.getpid(), _pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, followed)
     try:
         child = os.fork()
     except OSError as error:
@@ -67,7 +68,7 @@ def run_below(command: Callable[[Tell], int]) -> int:
         return _below(command, theirs, own, before)
     os.close(theirs)
     reaper.prctl(reaper.SET_CHILD_SUBREAPER, 1)
-    status = _stand_over(child, heard)
+    status = _stand_over(child, followed)
     os.set_blocking(ours, False)  # processes forked by the child may hold the other end open
     said: dict[str, Any] = {}
     with open(ours, "rb") as told:
@@ -80,9 +81,9 @@ def run_below(command: Callable[[Tell], int]) -> int:
     if "ends" in said:
         return int(said["ends"])
     if -status in SIGNALS:  # a signal that came before its handler was set
-        print("msrl: interrupted", file=sys.stderr)
+        say("interrupted")
         return INTERRUPTED_EXIT
-    print(f"msrl: {_explained(status, said.get('run'))}", file=sys.stderr)
+    say(_explained(status, said.get("run")))
     return JobFailure("").exit_code
 
 
@@ -93,12 +94,6 @@ def _pipe() -> list[int]:
         found.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
         os.close(end)
     return found
-
-
-def _heard() -> set[signal.Signals]:
-    """Returns the signals that interrupt; without SIGHUP under `nohup`."""
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return set(SIGNALS) - ({signal.SIGHUP} if ignored else set())
 
 
 # ---- the child ---------------------------------------------------------------------------------
@@ -115,7 +110,7 @@ def _below(command: Callable[[Tell], int], pipe: int, parent: int, mask: set[Any
         if burst.is_new():
             raise KeyboardInterrupt
 
-    for number in _heard():
+    for number in heard():
         signal.signal(number, interrupt)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     identity = os.fstat(pipe)
@@ -129,7 +124,7 @@ def _below(command: Callable[[Tell], int], pipe: int, parent: int, mask: set[Any
     try:
         code = command(tell)
     except SystemExit as error:
-        print(f"msrl: {_exited(error)}", file=sys.stderr)
+        say(_exited(error))
         code = JobFailure("").exit_code
     except BaseException:
         tell("ends", 1)
@@ -222,9 +217,8 @@ def _death(plan: Plan, run_dir: Path, rank: int, stamp: Stamp, how: str, last: s
     """Returns the message about a rank that ended together with its process."""
     from mindspore_rl.environments.crash_log import last_action  # noqa: PLC0415
 
-    monitor = Monitor(plan, JobOptions(False, 0), 0.0, here=True)
-    if last:
-        monitor.on(Heard(rank, {"kind": "checkpoint", "path": last}), 0.0)
+    failures = Failures(plan, Watchdog(plan, 0.0))
+    failures.checkpoint = last or failures.checkpoint
     fragment, replica = plan.fragment_of(rank)
     said = ""
     if stamp.stage == Stage.ENVIRONMENT:
@@ -235,4 +229,4 @@ def _death(plan: Plan, run_dir: Path, rank: int, stamp: Stamp, how: str, last: s
     crashes = [i for i, line in enumerate(lines) if line.startswith("Fatal Python")]
     output = lines[crashes[-1] :][:LOG_LINES] if crashes else []
     remains = Remains(output=output, actions={rank: f"{how}\n  {said}" if said else how})
-    return str(monitor.explain(Examine("death", rank), stamp, remains))
+    return str(failures.explain(Examine("death", rank), stamp, remains))

@@ -13,11 +13,6 @@ from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE, read_lin
 def check_whole(run_dir: Path, iterations: int, saved: str | None) -> None:
     """Checks that a finished job has written all its files.
 
-    Args:
-        run_dir: the job's folder.
-        iterations: number of iterations done.
-        saved: path of the last checkpoint.
-
     Raises:
         JobFailure: a file is missing, damaged or of another iteration.
     """

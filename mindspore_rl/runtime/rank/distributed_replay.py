@@ -13,10 +13,6 @@ class KeptByAll:
     """One replica's part of a replay that is sharded over the replicas of a fragment.
 
     All replicas draw together, and each computes who sends which records to whom.
-
-    Args:
-        rank: this replica's process.
-        kept: the records of its environments.
     """
 
     def __init__(self, rank: Rank, kept: KeptReplay) -> None:

@@ -9,7 +9,7 @@ from mindspore_rl.environments.crash_log import LastActions
 from mindspore_rl.environments.error_context import GuardedVector
 from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.environments.sync_vector import LoopVector
-from mindspore_rl.plan.edges import chunk_of, plan_edges
+from mindspore_rl.plan.edges import Edge, chunk_of, plan_edges
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
@@ -44,43 +44,34 @@ class Share:
 
     def chunks(self) -> list["Share"]:
         """Returns the plan's chunks, which share this object's counters and buffers."""
-        return [self._chunk(number) for number in range(self.rank.plan.chunks)]
-
-    def _chunk(self, number: int) -> "Share":
-        rank = self.rank
-        env_indices = chunk_of(rank.fragment.shares[rank.replica], number, rank.plan.chunks)
-        rows = self.places(env_indices)
-        return Share(
-            rank,
-            env_indices,
-            self.vector.parts[number] if self.vector is not None else None,
-            self.episodes.part(rows),
-            self.replay.part(rows, len(self.env_indices)),
-            self.kept.part(rows),
-            Exchange(rank, plan_edges(rank.plan, number), self.exchange.trainer),
-            self._named_part(rows),
-        )
+        plan, found = self.rank.plan, []
+        whole = self.rank.fragment.shares[self.rank.replica]
+        for number in range(plan.chunks):
+            vector = self.vector.parts[number] if self.vector is not None else None
+            chunk = chunk_of(whole, number, plan.chunks)
+            found.append(self._part(chunk, plan_edges(plan, number), vector))
+        return found
 
     def parts(self) -> list["Share"]:
         """Returns the plan's parts, likewise; the environments are those of other fragments."""
-        return [self._part(range(*part)) for part in self.rank.plan.parts]
+        plan, found = self.rank.plan, []
+        for part in plan.parts:
+            fragment = replace(self.rank.fragment, shares=(part,))
+            found.append(self._part(range(*part), plan_edges(plan, part=fragment)))
+        return found
 
-    def _part(self, env_indices: range) -> "Share":
-        rank, rows = self.rank, self.places(env_indices)
-        fragment = replace(rank.fragment, shares=((env_indices.start, env_indices.stop),))
-        return Share(
-            rank,
-            env_indices,
-            None,
-            self.episodes.part(rows),
-            self.replay.part(rows, len(self.env_indices)),
-            self.kept.part(rows),
-            Exchange(rank, plan_edges(rank.plan, part=fragment), self.exchange.trainer),
-            self._named_part(rows),
+    def _part(self, env_indices: range, edges: dict[str, Edge], vector: Any = None) -> "Share":
+        rows = self.places(env_indices)
+        return replace(
+            self,
+            env_indices=env_indices,
+            vector=vector,
+            episodes=self.episodes.part(rows),
+            replay=self.replay.part(rows, len(self.env_indices)),
+            kept=self.kept.part(rows),
+            exchange=Exchange(self.rank, edges, self.exchange.trainer),
+            named={name: kept.part(rows) for name, kept in self.named.items()},
         )
-
-    def _named_part(self, rows: slice) -> dict[str, KeptReplay]:
-        return {name: kept.part(rows) for name, kept in self.named.items()}
 
     def places(self, chunk: range) -> slice:
         """Returns the positions of a chunk's or part's environments among these."""

@@ -17,7 +17,7 @@ from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.batch_server import BatchServer
 from mindspore_rl.runtime.rank.cell_cache import Cells
-from mindspore_rl.runtime.rank.env_shard import whole_share
+from mindspore_rl.runtime.rank.env_shard import Share, whole_share
 from mindspore_rl.runtime.rank.graph_environment import GraphEnvironments
 from mindspore_rl.runtime.rank.leases import Leases, Serve
 from mindspore_rl.runtime.rank.messenger import (
@@ -30,7 +30,7 @@ from mindspore_rl.runtime.rank.messenger import (
 )
 from mindspore_rl.runtime.rank.older_parameters import OlderParameters
 from mindspore_rl.runtime.rank.parameter_server import Client, Server
-from mindspore_rl.runtime.rank.pipelined_loop import run_as_ready, run_in_turn
+from mindspore_rl.runtime.rank.pipelined_loop import in_turn, run_parts
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
 from mindspore_rl.runtime.rank.state import RankState
@@ -147,18 +147,25 @@ class FragmentRuntime(ShareRuntime):
         self.rank.stamp(Stage.PYTHON)
 
     def in_turn(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
-        """Runs a loop for each chunk of the environments, see `run_in_turn`."""
-        if not self._chunks:
-            self._chunks = [ShareRuntime(part, self._parts) for part in self.share.chunks()]
-        rows = [self.share.places(chunk.env_indices) for chunk in self._chunks]
-        return run_in_turn(loop, self._chunks, rows, inputs, axes)
+        """Runs a loop for each chunk of the environments, in turn."""
+        return self._run_parts(self.share.chunks, loop, inputs, axes, in_turn)
 
     def as_ready(self, loop: Callable, inputs: tuple, axes: tuple) -> tuple:
-        """Runs a loop for each part of the environments, see `run_as_ready`."""
+        """Runs a loop for each part of the environments, each turn when its messages are there."""
+        return self._run_parts(self.share.parts, loop, inputs, axes, self._ready)
+
+    def _run_parts(
+        self,
+        parts: Callable[[], list[Share]],
+        loop: Callable,
+        inputs: tuple,
+        axes: tuple,
+        ready: Callable,
+    ) -> tuple:
         if not self._chunks:
-            self._chunks = [ShareRuntime(part, self._parts) for part in self.share.parts()]
+            self._chunks = [ShareRuntime(part, self._parts) for part in parts()]
         rows = [self.share.places(part.env_indices) for part in self._chunks]
-        return run_as_ready(loop, self._chunks, rows, inputs, axes, self._ready)
+        return run_parts(loop, self._chunks, rows, inputs, axes, ready)
 
     def _ready(self, waiting: dict[int, str]) -> int:
         """Waits for all messages of a part.

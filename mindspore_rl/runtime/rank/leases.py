@@ -42,17 +42,17 @@ class Tickets:
     Args:
         bound: updates; None: a lease may begin at any time.
         gather: leases that an update ends.
-        version: updates made before.
 
     Attributes:
+        version: updates made before.
         read: the version of the parameters that each worker at work acts with.
         arrived: likewise for messages that have arrived and wait for their update; their leases
             end with it.
     """
 
-    def __init__(self, bound: int | None, gather: int = 1, version: int = 0) -> None:
-        self.bound, self.gather, self.version = bound, gather, version
-        self.pending = 0
+    def __init__(self, bound: int | None, gather: int = 1) -> None:
+        self.bound, self.gather = bound, gather
+        self.version = self.pending = 0
         self.read: dict[int, int] = {}
         self.arrived: list[int] = []
 

@@ -49,11 +49,6 @@ class Messenger:
         self._stamp(stage)
         self.comm.receive(source, tag, data, self._waiting)
 
-    def send_whole(self, target: int, tag: int, data: np.ndarray) -> None:
-        """Sends bytes `[n]` uint8, and waits until they are sent."""
-        self.send(target, tag, data)
-        self.comm.flush(self._waiting)
-
     def first_of(self, expected: list[tuple[int, int]], stage: int) -> int:
         """Waits for one of several (source, tag). Returns: the index of one that has arrived."""
         self._stamp(stage)

@@ -25,7 +25,7 @@ class RandomTables:
         self._tables: dict[str, tuple[int, np.ndarray]] = {}
 
     def uniform(
-        self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool
+        self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
     ) -> np.ndarray:
         """Returns uniform numbers in [0, 1): `[rows, B, size]`, by agent `[rows, B, A, size]`.
 

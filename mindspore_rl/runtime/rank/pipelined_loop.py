@@ -6,7 +6,6 @@ it sends to work on earlier chunks. Parts, whose messages come from different ra
 order in which these arrive.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -18,57 +17,32 @@ Axes = Any
 """Axis of environments of an array, None for a replicated value, a tuple for several arrays."""
 
 
-def run_in_turn(
-    loop: Callable[..., Generator[None, None, tuple]],
+def in_turn(waiting: dict[int, Any]) -> int:
+    """Chooses the part that has waited longest, and lets it wait behind the others from now on."""
+    number = next(iter(waiting))
+    waiting[number] = waiting.pop(number)
+    return number
+
+
+def run_parts(
+    loop: Callable[..., Generator[Any, None, tuple]],
     runtimes: list[Any],
     rows: list[slice],
     inputs: tuple[tuple[Any, Axes], ...],
     axes: tuple[Axes, ...],
+    ready: Callable[[dict[int, Any]], int],
 ) -> tuple:
-    """Runs a loop for every chunk, interleaved.
+    """Runs a loop for every chunk or part, interleaved.
 
     Args:
-        loop: the generator, a function of a chunk's runtime and its part of the inputs.
-        runtimes: of the chunks.
-        rows: positions of each chunk among the rank's environments.
-        inputs: of the loop, with their axes.
-        axes: of the results.
-
-    Returns: the results of all chunks joined.
-    """
-    waiting = deque(
-        (number, loop(runtime, *[take(value, axis, place) for value, axis in inputs]))
-        for number, (runtime, place) in enumerate(zip(runtimes, rows, strict=True))
-    )
-    results: list[tuple] = [()] * len(waiting)
-    while waiting:
-        number, generator = waiting.popleft()
-        try:
-            next(generator)
-        except StopIteration as end:
-            results[number] = end.value
-        else:
-            waiting.append((number, generator))
-    return tuple(join([result[i] for result in results], axis, rows) for i, axis in enumerate(axes))
-
-
-def run_as_ready(
-    loop: Callable[..., Generator[str, None, tuple]],
-    runtimes: list[Any],
-    rows: list[slice],
-    inputs: tuple[tuple[Any, Axes], ...],
-    axes: tuple[Axes, ...],
-    ready: Callable[[dict[int, str]], int],
-) -> tuple:
-    """Runs a loop for every part, each turn when the part's messages are there.
-
-    Args:
-        loop: as for `run_in_turn`; it yields the edge of the message that it receives next.
+        loop: the generator, a function of a part's runtime and its share of the inputs; of parts it
+            yields the edge of the message that it receives next.
         runtimes: of the parts.
         rows: positions of each part among the rank's environments.
         inputs: of the loop, with their axes.
         axes: of the results.
-        ready: waits until one of some parts is ready, by number and edge. Returns: its number.
+        ready: returns the number of the part to go on with, of those that wait, with what they have
+            yielded: `in_turn`, or one whose messages have arrived.
 
     Returns: the results of all parts joined.
     """
@@ -77,7 +51,7 @@ def run_as_ready(
         for runtime, place in zip(runtimes, rows, strict=True)
     ]
     results: list[tuple] = [()] * len(turns)
-    waiting: dict[int, str] = {}
+    waiting: dict[int, Any] = {}
 
     def go_on(number: int) -> None:
         try:

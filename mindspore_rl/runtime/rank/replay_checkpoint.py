@@ -32,13 +32,7 @@ AHEAD_BYTES = 1 << 25
 
 
 class ReplaySegments:
-    """One rank's side of saving and loading the replay.
-
-    Args:
-        rank: whose replay it is.
-        kept: the rank's records.
-        name: of the replay, perhaps empty.
-    """
+    """One rank's side of saving and loading the replay."""
 
     def __init__(self, rank: Rank, kept: KeptReplay, name: str = "") -> None:
         self._rank, self._kept, self._name = rank, kept, name
@@ -48,9 +42,6 @@ class ReplaySegments:
 
     def write_ahead(self, inserted: np.ndarray) -> None:
         """Writes new records if they are many, so that the next checkpoint has few to wait for.
-
-        Args:
-            inserted: see `write`.
 
         Raises:
             StorageError: the disk is full or faulty.

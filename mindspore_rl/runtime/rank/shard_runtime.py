@@ -1,7 +1,6 @@
 """Calls of generated code for the environments of one loop."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,12 @@ class Parts:
 
 
 class ShareRuntime:
-    """The `w` of generated code for one loop: a rank's environments, or a chunk of them."""
+    """The `w` of generated code for one loop: a rank's environments, or a chunk of them.
+
+    Attributes:
+        noise: returns a call's uniform numbers, see `RandomTables.uniform`.
+        noise_of_all: likewise, for all replicas' environments.
+    """
 
     def __init__(self, share: Share, parts: Parts) -> None:
         self.rank, self.share, self._parts = share.rank, share, parts
@@ -52,6 +56,9 @@ class ShareRuntime:
         self.actor = self.trainer.actor if self.trainer else None
         self.learner = self.trainer.learner if self.trainer else None
         self.acting = parts.acting
+        self._tables = RandomTables(self.seed, self.env_indices, self.agents)
+        self.noise = self._tables.uniform
+        self.noise_of_all = RandomTables(self.seed, range(self.rank.plan.num_envs), None).uniform
         self._stacks: dict[str, np.ndarray] = {}
         self._functions: dict[str, Any] = {}
         self._windows: dict[str, EnvironmentWindows] = {}
@@ -74,10 +81,6 @@ class ShareRuntime:
             built = cell_class(self)
             self._functions[name] = self._parts.cells.function(built, name, to_host, obs)
         return self._functions[name]
-
-    @cached_property
-    def _tables(self) -> RandomTables:
-        return RandomTables(self.seed, self.env_indices, self.agents)
 
     def env_reset(self) -> np.ndarray:
         """Returns: obs of these environments."""
@@ -110,20 +113,6 @@ class ShareRuntime:
         """Returns: the numbers of this rank's agents, `[A]` int32."""
         assert self.agents is not None  # the analysis refuses the call in other environments
         return np.array(self.agents.share, np.int32)
-
-    def noise(
-        self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
-    ) -> np.ndarray:
-        """Returns a call's uniform numbers, `[rows, B, size]`, `by_agent` `[rows, B, A, size]`."""
-        return self._tables.uniform(purpose, iteration, rows, size, by_agent)
-
-    @cached_property
-    def _tables_of_all(self) -> RandomTables:
-        return RandomTables(self.seed, range(self.rank.plan.num_envs), None)
-
-    def noise_of_all(self, purpose: str, iteration: int, rows: int, size: int) -> np.ndarray:
-        """Returns one call's uniform numbers `[rows, B, size]` for all replicas' environments."""
-        return self._tables_of_all.uniform(purpose, iteration, rows, size, by_agent=False)
 
     def uniform_of_all(
         self, purpose: str, iteration: int, rows: int, count: int, size: int
