@@ -71,7 +71,7 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
         *shared.declared,
     ]
     return Unit(
-        _joined(header, [*texts, _entry(len(blocks))]),
+        _joined(header, [*texts, _entry(len(blocks), shared)]),
         aligned(scratch + 4 * operands.scratch_floats) + ALIGNED,
         tuple(value.type for value in cell.inputs),
         tuple(cell.weights),
@@ -94,13 +94,16 @@ def _check(blocks: list[Block], sources: dict[str, str]) -> None:
                 raise Unsupported(f"numbers of type {found.dtype}")
 
 
-def _entry(blocks: int) -> str:
+def _entry(blocks: int, shared: Shared) -> str:
+    parts = [call for name, call in shared.functions.items() if name.endswith(":in_parts")]
+    begin = "".join(f"  several = ((in_parts){f})(nullptr, nullptr, 0) > 1;\n" for f in parts)
     cases = "\n".join(
         f"      case {i}: next = block_{i}(data, memory, functions, results); break;"
         for i in range(blocks)
     )
     return (
         'extern "C" int run(void **data, char *memory, void **functions, char *results) {\n'
+        f"{begin}"
         "  int next = 0;\n  while (next >= 0)\n    switch (next) {\n"
         f"{cases}\n    }}\n  return next == DONE ? 0 : 1;\n}}\n"
     )

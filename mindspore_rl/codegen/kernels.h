@@ -12,10 +12,19 @@
 // MindSpore's signature of an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
 
-// Runs the parts of some work, on several cores if this process has them.
-typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
+// Runs the parts of some work, on several cores if this process has them. Returns: how many it has.
+typedef int (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
 template <class F> static inline void run_parts(void *function, int64_t parts, F f) {
   ((in_parts)function)([](void *f, int64_t part) { (*(F *)f)(part); }, &f, parts);
+}
+// Whether this call of the cell has several cores; one for both halves of a cell.
+inline bool several __attribute__((visibility("hidden"))) = false;
+
+// Writes a number of each line of the cache, unchanged, if another core may have read the lines: this
+// core waits for several at once here, but for one after the other in a loop that computes.
+template <class T> static inline void own(T *p, int64_t n) {
+  if (!several) return;
+  for (int64_t i = 0; i < n; i += 64 / sizeof(T)) *(volatile T *)(p + i) = p[i];
 }
 
 // ---- scalars: IEEE semantics, as in NumPy ------------------------------------------------------
@@ -487,8 +496,10 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
 // B as panels of COLUMNS of its columns, one after the other: [N / COLUMNS, TALL, COLUMNS]. Of the
 // TALL rows only K are written.
 template <int N, int K, bool TB, int LDB, int TALL> static void panels(const float *b, float *y) {
-  for (int n = 0; n < N; n += COLUMNS)
+  for (int n = 0; n < N; n += COLUMNS) {
+    own(y + n * TALL, COLUMNS * K);
     pack<COLUMNS, K, LDB, TB>(b + n * (TB ? LDB : 1), y + n * TALL);
+  }
 }
 // C [M, N] = A [M, K] B, B as panels.
 template <int M, int N, int K>
