@@ -81,20 +81,3 @@ def test_mindspore_is_imported_without_the_tables_of_ascend():
     )
     done = run(*interpreter.command("-c", code))
     assert (done.returncode, done.stdout) == (0, "8.0\n[]\n")
-
-
-def test_mindspore_is_imported_without_scipy_which_is_there_when_it_is_used():
-    code = (
-        "import sys\nfrom mindspore_rl.platform import interpreter\n"
-        "interpreter.hasten_mindspore()\nimport mindspore\n"
-        "print('scipy.ndimage._morphology' in sys.modules, 'scipy.sparse._csr' in sys.modules)\n"
-        "import numpy as np, scipy.sparse.linalg\n"
-        "from scipy.io import loadmat\nfrom scipy.ndimage import binary_erosion\n"
-        "from scipy.sparse import csr_matrix\n"
-        "from mindspore.train.metrics import hausdorff_distance\n"
-        "try:\n    loadmat('none.mat')\nexcept FileNotFoundError:\n    print('read')\n"
-        "print(csr_matrix(np.eye(2)).sum(), binary_erosion(np.ones((3, 3))).sum())\n"
-        "print(hausdorff_distance.morphology.distance_transform_edt(np.eye(2))[0, 0])\n"
-    )
-    done = run(*interpreter.command("-c", code))
-    assert (done.returncode, done.stdout) == (0, "False False\nread\n2.0 1\n1.0\n"), done.stderr

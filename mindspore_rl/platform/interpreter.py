@@ -6,18 +6,14 @@ replace numpy.
 
 import contextlib
 import gc
-import importlib.machinery
 import importlib.util
 import os
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 LAST = "MSRL_LAST_FOLDER"
 _ASCEND = "mindspore.ops._op_impl.aicpu"
-_SCIPY = {"ndimage": ("morphology",), "io": ("loadmat",), "linalg": (), "sparse": ()}
-"""Modules of SciPy that MindSpore imports, and what it takes from each, for metrics and images."""
 _NOT_HERE = "import sys; del sys.path[0]"
 _MODULE = f"{_NOT_HERE}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
 
@@ -64,8 +60,7 @@ def hasten_mindspore() -> None:
     """Makes the import of MindSpore cheaper, to be called before it.
 
     Its 440 tables of Ascend's operators, which CPUs and GPUs do not use, and garbage collections
-    would take a third of the processor time, and SciPy a fifth of the rest: it is imported when it
-    is used.
+    would take a third of the processor time.
     """
     collect_rarely()
     found = importlib.util.find_spec("mindspore")
@@ -74,46 +69,6 @@ def hasten_mindspore() -> None:
         folders = found.submodule_search_locations or ()
         module.__path__ = [os.path.join(folder, "ops", "_op_impl", "aicpu") for folder in folders]
         sys.modules[_ASCEND] = module
-        scipy = importlib.util.find_spec("scipy")
-        for name, taken in _SCIPY.items():
-            if scipy is not None and f"scipy.{name}" not in sys.modules:
-                later = _Later(f"scipy.{name}", taken)
-                places = scipy.submodule_search_locations or ()
-                later.__path__ = [os.path.join(place, name) for place in places]
-                sys.modules[later.__name__] = later
-
-
-class _Later(types.ModuleType):
-    """Stands for a module, or a part of one, that is imported when another name of it is read.
-
-    Args:
-        name: its full name.
-        parts: names of parts that may be read without importing it.
-        owner: the module of a part; None: it is a module.
-    """
-
-    def __init__(
-        self, name: str, parts: tuple[str, ...] = (), owner: "_Later | None" = None
-    ) -> None:
-        super().__init__(name)
-        self.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        self._parts, self._owner = parts, owner
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_parts", ()) and sys.modules.get(self.__name__) is self:
-            return _Later(f"{self.__name__}.{name}", owner=self)
-        return getattr(self._real(), name)
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Calls a part that is a function."""
-        return self._real()(*args, **keywords)
-
-    def _real(self) -> Any:
-        if self._owner is not None:
-            return getattr(self._owner._real(), self.__name__.rpartition(".")[2])
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return importlib.import_module(self.__name__)
 
 
 def collect_rarely() -> None:
