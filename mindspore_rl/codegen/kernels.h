@@ -466,9 +466,11 @@ template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB =
 static void product(const float *a, const float *b, float *c, float *scratch) {
   // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
   constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K && LDC == N;
+  // Few columns that fill no vectors.
+  constexpr bool NARROW = 2 * N <= LANES || N < 7 * LANES / 4 && N % (LANES / 2) > 0;
   if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
     product_dots<M, N, K, LDA, LDB>(a, b, c);
-  } else if constexpr (TA && !TB && 2 * N <= LANES && M >= 2 * LANES && M <= 1024 && LDC == N) {
+  } else if constexpr (TA && !TB && NARROW && M >= 2 * LANES && M <= 1024 && LDC == N) {
     float turned[N * M];  // the rows of A fill vectors, those of B do not
     product<N, M, K, true, false, LDB, LDA>(b, a, turned, scratch);
     transpose<N, M>(turned, M, c, N);
