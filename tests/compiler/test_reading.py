@@ -100,9 +100,23 @@ def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_
     assert told in str(caught.value)
 
 
-def test_a_maximum_with_its_places_is_told(tmp_path):
-    with pytest.raises(ProgramError, match=r"write x.amax\(axis\)"):
-        analyse_with(tmp_path, "GPUOnly", 1, learn="target = target + obs.max(-1)")
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("target = target + obs.max(-1)", "write x.amax(axis)"),
+        ("target += ops.cat((obs, ops.one_hot(action, 2)), -1).sum(-1)", ".astype(float32)"),
+        ("target = target + obs.reshape((7, 1, 4)).sum()", "x.shape[0]"),
+        (
+            "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
+            "target = target * (1.0 + loss)",
+            "`grads, (loss,) = ...`",
+        ),
+    ],
+)
+def test_what_to_write_is_told(line, told, tmp_path):
+    with pytest.raises(ProgramError) as caught:
+        analyse_with(tmp_path, "GPUOnly", 1, learn=line)
+    assert told in str(caught.value)
 
 
 def test_a_number_of_numpys_on_the_left_is_told(tmp_path):

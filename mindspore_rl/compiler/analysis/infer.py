@@ -164,10 +164,17 @@ def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) ->
         for item, other in zip_longest(ours, theirs):
             if item is None or other is None or _form(item) != _form(other):
                 odd = item or other
+                differing = ""
+                if isinstance(item, Op) and isinstance(other, Op) and item.kind == other.kind:
+                    there = dict(other.attrs)
+                    pairs = [(key, own, there.get(key)) for key, own in item.attrs]
+                    found = [f"{key} {a} and {b}" for key, a, b in pairs if a != b]
+                    differing = f" ({', '.join(found)})" if found else ""
                 raise ProgramError(
                     f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
-                    f"{number} environments: the program may not depend on num_envs, "
-                    "but for numbers in expressions; decide by another key of Config"
+                    f"{number} environments{differing}: the program may not depend on num_envs, "
+                    "but for numbers in expressions and batches of a multiple of it; take a key "
+                    "of Config of its own"
                 )
 
 
@@ -228,7 +235,9 @@ def _compare(small: Any, large: Any) -> Value:
     if len(axes) > 1 or rest or per_env * PROBE_ENVS[0] != other.shape[axis]:
         raise ProgramError(
             f"a value is {list(other.shape)} with {PROBE_ENVS[0]} environments and "
-            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to them"
+            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to "
+            "them; for numbers of all of them, give their count by a key of Config of its own "
+            "(`group_means` of rl/statistics)"
         )
     return Value(array.shape, array.dtype.name, axis, per_env)
 

@@ -38,6 +38,9 @@ PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or
 LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
 MEANS = "the means of msrl.gradient are a tuple, of one number too: `grads, (loss,) = ...`"
 TYPES = "ops.cat takes arrays of one type, and a one_hot is of whole numbers: .astype(float32)"
+ROWS = (
+    "a replica, and this trial, have other numbers of rows: write -1 for the batch, or x.shape[0]"
+)
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
 
@@ -127,6 +130,7 @@ class Probe:
                 + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
                 + (f"\n  {LACKING}" if _is_lacking(text) else "")
                 + (f"\n  {MEANS}" if re.search(r"operand type.*'tuple'", text) else "")
+                + (f"\n  {ROWS}" if "proposed_shape" in text else "")
                 + (f"\n  {TYPES}" if text.endswith("Init Failed: Concat") else "")
             ) from error
         self.evaluated.append((op, inputs))
