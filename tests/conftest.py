@@ -137,24 +137,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
 
 
-def _on_one_core(item: pytest.Item) -> bool:
-    here = item.path.name in ONE_CORE or item.path.parent.name in ONE_CORE
-    return here and _tier({mark.name for mark in item.iter_markers()}) in ("unit", "slow")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts those of `ONE_CORE` first: then few of the processes that share the tests run them.
-
-    Each process begins with a part of the list. Three on two cores took up to three times as long.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not _on_one_core(item))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Runs a test of `ONE_CORE` on one core, with its fixtures."""
-    pin(_on_one_core(item))
+    here = item.path.name in ONE_CORE or item.path.parent.name in ONE_CORE
+    pin(here and _tier({mark.name for mark in item.iter_markers()}) in ("unit", "slow"))
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

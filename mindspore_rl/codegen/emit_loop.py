@@ -1,5 +1,6 @@
 """Emits a loop nest over the elements of fused nodes and updates."""
 
+import math
 import re
 from typing import Any
 
@@ -19,6 +20,9 @@ from mindspore_rl.codegen.ops.registry import in_parts, span
 from mindspore_rl.codegen.ops.updates import UPDATES, statements
 from mindspore_rl.mindir.graph import Value
 from mindspore_rl.mindir.source_lines import comment
+
+MIN_OWNED = 1024
+"""Fewest numbers of an array whose lines a core takes before it writes them."""
 
 
 def loop_of(group: Group, operands: Operands) -> list[str]:
@@ -40,7 +44,7 @@ def loop_of(group: Group, operands: Operands) -> list[str]:
             loops.append(indent + "#pragma GCC ivdep")
         loops.append(f"{indent}{span(variable, extent, parts if level == 0 else 1)} {{")
     loops += ["  " * len(turns) + line for line in body.lines]
-    whole = ["{", *body.fixed, *loops, "}" * len(turns), "}"]
+    whole = ["{", *body.fixed, *body.owned(parts), *loops, "}" * len(turns), "}"]
     return lines + in_parts(whole, parts, operands.shared.function)
 
 
@@ -59,6 +63,7 @@ class _Body:
         self._made: dict[Value, str] = {}
         self._count = 0
         self._read: dict[str, str] = {}
+        self._written: dict[str, None] = {}
 
     def add(self, node: Value) -> None:
         """Emits the computation of a node's element from those of its arguments."""
@@ -70,6 +75,7 @@ class _Body:
         if self.operands.outlives(node):
             at = self._sum(inner_of(self.turns)) if node.type.size > 1 else 0
             self.lines.append(f"{self.operands.name(node)}[{at}] = {name};")
+            self._write(node)
 
     def update(self, node: Value) -> None:
         """Emits the update of an element of the arguments that a node overwrites."""
@@ -80,7 +86,28 @@ class _Body:
             args[position] = self._made[root_of(arg)] = self._new()
             self.lines.append(f"{C_TYPES[arg.type.dtype]} {args[position]} = {old};")
             lines.append(f"{self._index(node, arg)} = {args[position]};")
+            self._write(arg)
         self.lines += [f"{{ {statements(node, args)} }}", *lines]
+
+    def _write(self, value: Value) -> None:
+        """Notes a whole array that other cores may have read."""
+        root, size = root_of(value), math.prod(self.turns)
+        if root in self.operands.given and root.type.size == value.type.size == size:
+            self._written[self.operands.name(root)] = None
+
+    def owned(self, parts: int) -> list[str]:
+        """Emits what comes before the loops: a core takes the lines that it is about to write."""
+        extent, *inner = self.turns
+        rest = math.prod(inner)
+        if extent * rest < MIN_OWNED:
+            return []
+        start, count = "", f"{extent * rest}"
+        if parts > 1:
+            row, end = (f"{part} * {extent} / {parts}" for part in ("part", "(part + 1)"))
+            start, count = f" + {row}", f"{end} - {row}"
+            if rest > 1:
+                start, count = f" + {row} * {rest}", f"({count}) * {rest}"
+        return [f"own({array}{start}, {count});" for array in self._written]
 
     def _new(self) -> str:
         self._count += 1

@@ -1,7 +1,10 @@
 """Emits the C++ unit of a cell: a function for each block and one that moves between blocks.
 
-The function of a block returns the number of the next block.
+The function of a block returns the number of the next block. A long block calls functions with its
+parts, and a long unit is compiled as two, side by side.
 """
+
+import re
 
 from mindspore_rl.codegen.cfg import Block, Blocks, Jump, Unsupported, outputs
 from mindspore_rl.codegen.effects import check_overwritten, copy_stale, place_of, update_in_place
@@ -21,9 +24,14 @@ from mindspore_rl.codegen.unit import Unit
 from mindspore_rl.mindir.graph import Type
 from mindspore_rl.mindir.primitives import PRIMITIVES
 from mindspore_rl.mindir.source_lines import where
+from mindspore_rl.platform.toolchain import HALVES
 
 MAX_NODES = 20_000
 """Limit on the nodes of a cell; the C++ compiler would take minutes for more."""
+PART_NODES = 100
+"""Nodes of a function; the C++ compiler takes longer for one function than for two of half."""
+LONG_LINES = 1_000
+"""Lines above which a unit is compiled in two halves."""
 
 
 def write(cell: Blocks, sources: dict[str, str]) -> Unit:
@@ -63,7 +71,7 @@ def write(cell: Blocks, sources: dict[str, str]) -> Unit:
         *shared.declared,
     ]
     return Unit(
-        "\n".join([*header, "", *texts, _entry(len(blocks))]),
+        _joined(header, [*texts, _entry(len(blocks), shared)]),
         aligned(scratch + 4 * operands.scratch_floats) + ALIGNED,
         tuple(value.type for value in cell.inputs),
         tuple(cell.weights),
@@ -86,27 +94,69 @@ def _check(blocks: list[Block], sources: dict[str, str]) -> None:
                 raise Unsupported(f"numbers of type {found.dtype}")
 
 
-def _entry(blocks: int) -> str:
+def _entry(blocks: int, shared: Shared) -> str:
+    parts = [call for name, call in shared.functions.items() if name.endswith(":in_parts")]
+    begin = "".join(f"  several = ((in_parts){f})(nullptr, nullptr, 0) > 1;\n" for f in parts)
     cases = "\n".join(
         f"      case {i}: next = block_{i}(data, memory, functions, results); break;"
         for i in range(blocks)
     )
     return (
         'extern "C" int run(void **data, char *memory, void **functions, char *results) {\n'
+        f"{begin}"
         "  int next = 0;\n  while (next >= 0)\n    switch (next) {\n"
         f"{cases}\n    }}\n  return next == DONE ? 0 : 1;\n}}\n"
     )
 
 
+def _joined(header: list[str], functions: list[str]) -> str:
+    """Joins the text of a unit; if it is long, each function is in one of its halves."""
+    lengths = [text.count("\n") for text in functions]
+    if sum(lengths) <= LONG_LINES or len(functions) == 1:
+        return "\n".join([*header, "", *functions])
+    total, halves = [0, 0], [0] * len(functions)
+    for number in sorted(range(len(functions)), key=lambda number: -lengths[number]):
+        halves[number] = total.index(min(total))
+        total[halves[number]] += lengths[number]
+    local = [re.sub("^static ", "LOCAL ", text, flags=re.MULTILINE) for text in functions]
+    heads = re.findall(r"^(LOCAL .*\)) \{$", "\n".join(local), re.MULTILINE)
+    parts = [
+        f"#if IN_HALF({half})\n{text}#endif\n" for half, text in zip(halves, local, strict=True)
+    ]
+    return "\n".join([*header, HALVES, *(f"{head};" for head in heads), "", *parts])
+
+
 def _block(block: Block, numbers: dict[Block, int], groups: list[Group], operands: Operands) -> str:
-    lines = lines_of(groups, operands)
+    name, arguments = f"block_{numbers[block]}", "void **data, char *memory, void **functions"
+    runs = _runs(groups)
+    texts, lines = [], []
+    if len(runs) == 1:
+        lines = lines_of(groups, operands)
+    else:
+        for number, run in enumerate(runs):
+            given = [*lines_of(run, operands), "return 0;"]
+            texts.append(_function(f"{name}_{number}({arguments})", given, operands))
+            lines.append(f"if ({name}_{number}(data, memory, functions)) return FAILED;")
+        operands.begin()
     lines += _end(block, numbers, operands)
+    return "\n".join([*texts, _function(f"{name}({arguments}, char *results)", lines, operands)])
+
+
+def _runs(groups: list[Group]) -> list[list[Group]]:
+    """Divides groups into runs of about `PART_NODES` nodes; there is at least one."""
+    runs, nodes = [list[Group]()], 0
+    for group in groups:
+        if nodes > PART_NODES:
+            runs.append([])
+            nodes = 0
+        runs[-1].append(group)
+        nodes += len(group.nodes)
+    return runs
+
+
+def _function(head: str, lines: list[str], operands: Operands) -> str:
     body = "\n".join(f"  {line}" for line in [*operands.pointers(), *lines])
-    return (
-        f"static int block_{numbers[block]}(void **data, char *memory, void **functions, "
-        "char *results) {\n"
-        f"{body}\n}}\n"
-    )
+    return f"static int {head} {{\n{body}\n}}\n"
 
 
 def _end(block: Block, numbers: dict[Block, int], operands: Operands) -> list[str]:

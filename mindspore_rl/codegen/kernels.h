@@ -12,10 +12,19 @@
 // MindSpore's signature of an ahead-of-time operator: operands, their ranks, shapes and types.
 typedef int (*custom)(int, void **, int *, int64_t **, const char **, void *, void *);
 
-// Runs the parts of some work, on several cores if this process has them.
-typedef void (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
+// Runs the parts of some work, on several cores if this process has them. Returns: how many it has.
+typedef int (*in_parts)(void (*part)(void *context, int64_t part), void *context, int64_t parts);
 template <class F> static inline void run_parts(void *function, int64_t parts, F f) {
   ((in_parts)function)([](void *f, int64_t part) { (*(F *)f)(part); }, &f, parts);
+}
+// Whether this call of the cell has several cores; one for both halves of a cell.
+inline bool several __attribute__((visibility("hidden"))) = false;
+
+// Writes a number of each line of the cache, unchanged, if another core may have read the lines: this
+// core waits for several at once here, but for one after the other in a loop that computes.
+template <class T> static inline void own(T *p, int64_t n) {
+  if (!several) return;
+  for (int64_t i = 0; i < n; i += 64 / sizeof(T)) *(volatile T *)(p + i) = p[i];
 }
 
 // ---- scalars: IEEE semantics, as in NumPy ------------------------------------------------------
@@ -457,9 +466,11 @@ template <int M, int N, int K, bool TA, bool TB, int LDA = TA ? M : K, int LDB =
 static void product(const float *a, const float *b, float *c, float *scratch) {
   // For few rows or columns, transposing B takes longer than summing over the lanes of a vector.
   constexpr bool FEW = K >= 128 && K % LANES == 0 && 16 * std::min(M, N) <= K && LDC == N;
+  // Few columns that fill no vectors.
+  constexpr bool NARROW = 2 * N <= LANES || N < 7 * LANES / 4 && N % (LANES / 2) > 0;
   if constexpr (TB && !TA && K >= LANES && (N <= 4 && LDC == N || FEW)) {
     product_dots<M, N, K, LDA, LDB>(a, b, c);
-  } else if constexpr (TA && !TB && 2 * N <= LANES && M >= 2 * LANES && M <= 1024 && LDC == N) {
+  } else if constexpr (TA && !TB && NARROW && M >= 2 * LANES && M <= 1024 && LDC == N) {
     float turned[N * M];  // the rows of A fill vectors, those of B do not
     product<N, M, K, true, false, LDB, LDA>(b, a, turned, scratch);
     transpose<N, M>(turned, M, c, N);
@@ -487,8 +498,10 @@ static void product(const float *a, const float *b, float *c, float *scratch) {
 // B as panels of COLUMNS of its columns, one after the other: [N / COLUMNS, TALL, COLUMNS]. Of the
 // TALL rows only K are written.
 template <int N, int K, bool TB, int LDB, int TALL> static void panels(const float *b, float *y) {
-  for (int n = 0; n < N; n += COLUMNS)
+  for (int n = 0; n < N; n += COLUMNS) {
+    own(y + n * TALL, COLUMNS * K);
     pack<COLUMNS, K, LDB, TB>(b + n * (TB ? LDB : 1), y + n * TALL);
+  }
 }
 // C [M, N] = A [M, K] B, B as panels.
 template <int M, int N, int K>

@@ -96,10 +96,11 @@ static void alone() {
   wanted = 0;
 }
 
-extern "C" void in_parts(part_function function, void *context, int64_t parts) {
+// Returns: the number of threads allowed.
+extern "C" int in_parts(part_function function, void *context, int64_t parts) {
   if (wanted < 1 || parts < 2 || !busy.try_lock()) {
     for (int64_t part = 0; part < parts; part++) function(context, part);
-    return;
+    return wanted + 1;
   }
   if (helpers.load() < wanted) {
     static std::once_flag once;
@@ -120,4 +121,5 @@ extern "C" void in_parts(part_function function, void *context, int64_t parts) {
   turn.fetch_add(1);  // no helper joins any more; those inside find no part left
   for (int n = inside.load(); n > 0; n = inside.load()) wait_while(inside, n);
   busy.unlock();
+  return threads;
 }

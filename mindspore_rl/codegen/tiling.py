@@ -41,6 +41,8 @@ MIN_PANELS = 32_768
 
 The rows of a smaller one stay in a core's second cache.
 """
+MIN_COPIED = 131_072
+"""The same of one that is not transposed, with short rows: a smaller one is read where it is."""
 SORTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "sort")
 VECTOR = 16
 """Numbers of the widest vector."""
@@ -327,7 +329,8 @@ def _arranged(product: Value) -> Value | None:
         return None
     rows, columns = weight.type.shape[::-1] if turns else weight.type.shape
     found = Type((rows, columns), weight.type.dtype)
-    if found.size >= MIN_PANELS and columns > PANEL and columns % PANEL == 0:
+    wide = turns or columns > 4 * PANEL or found.size >= MIN_COPIED
+    if wide and found.size >= MIN_PANELS and columns > PANEL and columns % PANEL == 0:
         return Value("Panels", weight.name, [weight], {"turned": turns}, found)
     if columns >= VECTOR and (turns or columns % VECTOR):
         found = Type((rows, -(-columns // VECTOR) * VECTOR), weight.type.dtype)

@@ -16,10 +16,12 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.platform.cache import cached
+from mindspore_rl.platform.cache import cached, temporary_folder
 from mindspore_rl.platform.nvrtc import compile_kernels
 
 # Products and sums are not fused (no FMA), as in MindSpore's operators.
@@ -30,6 +32,16 @@ CELL_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-funswitch-loops",
               "-fvect-cost-model=dynamic", "--param", "max-inline-insns-auto=30",
               "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-shared", "-fPIC",
               "-w")  # fmt: skip
+HALVES = """\
+#ifdef HALF  // two halves of this file are compiled side by side
+#define LOCAL __attribute__((visibility("hidden")))
+#define IN_HALF(number) (HALF == number)
+#else
+#define LOCAL static
+#define IN_HALF(number) 1
+#endif
+"""
+"""Lines of a cell's C++ that is compiled in two halves; `LOCAL` and `IN_HALF` mark functions."""
 KERNELS = Path(__file__).parents[1] / "codegen" / "kernels.h"
 DRIVER = KERNELS.with_name("driver.h")
 """Launches kernels of operators that have one."""
@@ -116,7 +128,7 @@ def cell_library(text: str, level: int) -> Path:
         MsrlError: the source does not compile.
     """
     flags = [*CELL_FLAGS, *_MARCH.get(platform.machine(), {}).get(level, ()), f"-I{KERNELS.parent}"]
-    command = [compiler() or "", *flags, "-x", "c++", "-"]
+    command, stdin = [compiler() or "", *flags], ["-x", "c++", "-"]
     libraries = ["-lmvec"] if platform.machine() == "x86_64" and platform.libc_ver()[0] else []
     code = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
     digest = hashlib.sha256("\n".join([*flags, _version(), *code]).encode())
@@ -124,9 +136,20 @@ def cell_library(text: str, level: int) -> Path:
         digest.update(header.read_bytes())
 
     def build(path: Path) -> None:
-        job = _compile([*command, "-o", str(path), *libraries, "-lm"], text)
-        if job.returncode:
-            raise MsrlError(f"{command[0]} fails: {job.stderr.strip()[:2000]}")
+        ends = ["-o", str(path), *libraries, "-lm"]
+        if HALVES not in text:
+            jobs = [_compile([*command, *stdin, *ends], text)]
+        else:
+            with temporary_folder() as folder, ThreadPoolExecutor(2) as both:
+                files = [f"{folder}/0.o", f"{folder}/1.o"]
+                halves = [
+                    [*command, f"-DHALF={half}", "-c", *stdin, "-o", file]
+                    for half, file in enumerate(files)
+                ]
+                jobs = [*both.map(partial(_compile, text=text), halves)]
+                jobs.append(_compile([*command, *files, *ends]))
+        if failed := next((job for job in jobs if job.returncode), None):
+            raise MsrlError(f"{command[0]} fails: {failed.stderr.strip()[:2000]}")
 
     return _compiled(f"native/cell-{digest.hexdigest()[:24]}.so", build)
 

@@ -170,7 +170,7 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
 int64_t table_sample(char *base, uint32_t seed, uint32_t stream, uint32_t step, int64_t mode,
                      int64_t count, const int32_t *strata, int64_t columns, const int64_t *starts,
                      const int64_t *step_bytes, char *const *to,
-                     void (*in_parts)(void (*)(void *, int64_t), void *, int64_t),
+                     int (*in_parts)(void (*)(void *, int64_t), void *, int64_t),
                      int64_t *found) {
   Table table(base);
   int64_t *ids = found;

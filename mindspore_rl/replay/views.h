@@ -77,7 +77,7 @@ extern "C" {
 void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t count,
                   const int64_t *ids, const int32_t *first, int64_t window, int64_t columns,
                   const int64_t *starts, const int64_t *step_bytes, char *const *to,
-                  uint8_t *whole, void (*in_parts)(void (*)(void *, int64_t), void *, int64_t)) {
+                  uint8_t *whole, int (*in_parts)(void (*)(void *, int64_t), void *, int64_t)) {
   Lanes lanes(base, places, all_lanes);
   int64_t bytes = 0;
   for (int64_t c = 0; c < columns; c++) bytes += count * window * step_bytes[c];

@@ -214,7 +214,7 @@ KILLED = Case(
     said=("actor", *SIGNAL_9),
 )
 NAN = Case(
-    *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=4")),
+    *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=2")),
     code=2,
     said=("iteration 0", "nan", LAST_GOOD),
     reached=0,

@@ -122,7 +122,15 @@ def _reductions(cases, nan):
 
 
 def _products(cases, nan):
-    for m, k, n in ((1, 1, 1), (7, 5, 3), (8, 64, 64), (33, 17, 2), (130, 64, 1), (5, 3, 70)):
+    for m, k, n in (
+        (1, 1, 1),
+        (7, 5, 3),
+        (8, 64, 64),
+        (33, 17, 2),
+        (130, 64, 1),
+        (40, 9, 20),
+        (5, 3, 70),
+    ):
         a, b = _floats(m, k, nan=nan), _floats(k, n)
         wanted = a @ b
         left, right = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)

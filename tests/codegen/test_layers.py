@@ -1,19 +1,22 @@
 """Layers and optimisers of RL code give the same results in native code and in MindSpore."""
 
+import re
+
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from mindspore_rl.codegen import emit_unit
+from mindspore_rl.codegen import emit_unit, native_cell
 from mindspore_rl.codegen.build_cfg import blocks_of
 from mindspore_rl.codegen.ops import decompositions
 from mindspore_rl.errors import MsrlError
-from mindspore_rl.mindir.graph import read
+from mindspore_rl.mindir.graph import Type, read
+from mindspore_rl.platform import toolchain
 from mindspore_rl.rl import random, recurrent
 from mindspore_rl.rl.operators import drawn_rows
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
-from tests.codegen.units import both, graph_mode
+from tests.codegen.units import both, graph_mode, native_of, node, tensor
 from tests.tiers import quick
 
 
@@ -327,3 +330,32 @@ def test_a_loop_overwrites_rows_that_nothing_else_reads():
     emit_unit.write(blocks, graph.sources)
     written = [node.op for block in blocks.blocks for node in block.nodes if "Scatter" in node.op]
     assert sorted(written) == ["ScatterNdUpdate", "TensorScatterUpdate"]
+
+
+def test_a_long_unit_is_compiled_in_two_halves_and_a_long_block_in_parts(monkeypatch):
+    monkeypatch.setattr(emit_unit, "LONG_LINES", 0)
+    monkeypatch.setattr(emit_unit, "PART_NODES", 0)
+    x = _floats(3, 4)
+    with graph_mode():
+        compiled = CompiledCell(Overwritten())
+        unit = native_cell.unit_of(compiled.graph(x))
+    assert "#if IN_HALF(1)" in unit.text
+    assert re.search(r"if \(block_\d_1\(data, memory, functions\)\) return FAILED;", unit.text)
+    library = toolchain.cell_library(unit.text, toolchain.level())
+    first, second, total = native_cell.NativeCell(unit, library, {})(x)
+    np.testing.assert_array_equal(first, x)
+    np.testing.assert_array_equal(second, x)
+    np.testing.assert_allclose(total, x * np.float32([[23], [12], [1]]), rtol=1e-5)
+
+
+def test_a_part_of_a_block_that_fails_ends_the_call(monkeypatch):
+    monkeypatch.setattr(emit_unit, "PART_NODES", 0)
+    x, at = _floats(3, 4), np.int32([[1]])
+    given = tensor("x", x), tensor("at", at)
+    float_rows, rows = Type((3, 4), "float32"), Type((1, 4), "float32")
+    doubled = node("Add", given[0], given[0], type=float_rows)
+    taken = node("GatherNd", doubled, given[1], type=rows)
+    native = native_of([doubled, taken], given)
+    np.testing.assert_array_equal(native(x, at)[1], 2.0 * x[1:2])
+    with pytest.raises(RuntimeError, match="an operator in a native cell failed"):
+        native(x, np.int32([[3]]))

@@ -6,7 +6,7 @@ import pytest
 from mindspore import nn, ops
 from mindspore import value_and_grad as derivative_of
 
-from mindspore_rl.codegen import tiling
+from mindspore_rl.codegen import emit_loop, tiling
 from mindspore_rl.codegen.cfg import Block
 from mindspore_rl.codegen.native_cell import NativeCell
 from mindspore_rl.codegen.ops import batch_rules
@@ -214,12 +214,15 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     monkeypatch.setattr(batch_rules, "MAX_SUM", 0)
     monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
     monkeypatch.setattr(tiling, "MIN_LOOP", 10)
+    monkeypatch.setattr(emit_loop, "MIN_OWNED", 1)
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
     first = _agreeing(cell, inputs)
     for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<8, 4>("):
         assert part in all_tiled[0]
     assert "for (int64_t i0 = part * 192 / 8;" in all_tiled[0]
+    assert "+ part * 192 / 8, (part + 1) * 192 / 8 - part * 192 / 8);" in all_tiled[0]
+    assert "several = ((in_parts)functions[0])(nullptr, nullptr, 0) > 1;" in all_tiled[0]
     for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -1,5 +1,7 @@
 """Why a trial's evidence needs confirmation, and in which data."""
 
+import itertools
+
 import numpy as np
 import pytest
 from mindspore import Tensor, ops
@@ -12,6 +14,7 @@ from mindspore_rl.mindir.graph import Function
 from mindspore_rl.mindir.graph import Value as Node
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.purity.calls import RANDOM
 
 SUBNORMAL = np.full(1013, 1e-41, np.float32)  # a shape that nothing else has used
 
@@ -29,16 +32,16 @@ def test_mindspore_disagrees_with_itself_about_subnormal_numbers():
 
 
 class Read:
-    """A graph in which each row of `y` depends on the same row of `x`, with a loop or without."""
+    """A graph in which each row of `y` depends on the same row of `x`, a long one or not."""
 
-    def __init__(self, loop):
-        self.loop = loop
+    def __init__(self, long):
+        self.long = long
 
     def sharding(self, *_):
         return Sharding("sharded")
 
-    def has_loop(self, _):
-        return self.loop
+    def is_long(self, _):
+        return self.long
 
 
 def tried(data, reading=None, drawn=()):
@@ -78,11 +81,26 @@ def test_trials_evaluate_what_they_begin_with_twice():
 
 
 @pytest.mark.parametrize(
-    ("loop", "rows"), [(True, [4, 4, 2, 160]), (False, [4, 4, 2, 4, 2, 4, 2, 160])]
+    ("long", "rows"), [(True, [4, 2, 160]), (False, [4, 4, 2, 4, 2, 4, 2, 160])]
 )
-def test_an_operation_with_a_loop_is_tried_once_on_few_and_on_many_rows(loop, rows):
+def test_a_long_operation_is_tried_once_on_few_and_on_many_rows(long, rows):
     """Others are tried on new data, too."""
-    assert [len(x) for x in tried(np.array([1.0, -2.0, 3.0, 4.0], np.float32), Read(loop))] == rows
+    assert [len(x) for x in tried(np.array([1.0, -2.0, 3.0, 4.0], np.float32), Read(long))] == rows
+
+
+def test_what_is_random_in_a_long_operation_is_found_by_its_share():
+    mindspore_device.use()
+    op = Op("glue#1", "glue", ("y",), ("ops.sign(x)",), ("x",), where=None)
+    calls = itertools.count()
+    trials = row_trials.RowTrials(
+        lambda _, inputs: (inputs["x"] + 10.0 * next(calls),),
+        row_trials.environment_rows(4),
+        np.random.default_rng(0),
+        Read(True),
+    )
+    values = {name: Value((4,), "float32", axis=0) for name in "xy"}
+    data = Tensor(np.array([1.0, -2.0, 3.0, 4.0], np.float32))
+    assert trials.evidence(op, {"x": data}, values) == RANDOM
 
 
 def test_a_loop_is_a_function_that_calls_itself():

@@ -147,10 +147,11 @@ FIRST = {
 QUICK = {
     ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
     ("a2c", "Environments", "CartPole-v1", 2),
-    ("a2c", "GPUOnly", "graph:CartPole-v1", 1),
     ("a2c", "Central", "CartPole-v1", 2),
 }
-"""On ranks: every policy of `distribution` and number of workers once.
+"""On ranks: every policy of `distribution`, but GPUOnly, and two and three workers once.
+
+GPUOnly with one worker, which is no other process, is in `tests/checking/test_check.py`.
 
 PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 
@@ -192,6 +193,7 @@ def _other(name, value):
     return (value // 2 or 2) if isinstance(value, int) else 0.5 * value
 
 
+@functools.cache
 def _options(algorithm):
     """Returns each option of a shipped algorithm, with a value other than its default."""
     if algorithm not in SHIPPED:

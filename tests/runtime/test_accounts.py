@@ -49,7 +49,7 @@ def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):
 def test_what_a_chunk_reports_is_told_in_every_iteration():
     told = []
     link = SimpleNamespace(send_soon=lambda kind, **fields: told.append(fields["metrics"]))
-    plan = SimpleNamespace(seed=1)
+    plan = SimpleNamespace(seed=1, num_envs=2)
     counts = {"number": 0, "iteration": 0, "env_steps": 0}
     rank = SimpleNamespace(plan=plan, agents=None, link=link, profile=None, **counts)
     parts = {"replay": None, "kept": None, "named": {}, "episodes": EpisodeCounter(2)}

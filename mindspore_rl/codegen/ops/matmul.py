@@ -124,6 +124,7 @@ def _turned(call: Call) -> None:
         step, last = columns // call.parts, call.parts - 1
         given = f"{x} + part * {step * rows}, {rows}, {y} + part * {step}, {width}"
         call.in_parts(
+            f"for (int64_t r = 0; r < {rows}; r++) own({y} + r * {width} + part * {step}, {step});",
             f"transpose<{step}, {rows}>({given});",
             f"if (part == {last}) fill<{columns}, {rows}, {width}>({y});",
         )
@@ -131,7 +132,10 @@ def _turned(call: Call) -> None:
     apart, step = rows if turns else columns, rows // call.parts
     if call.parts > 1:
         x, y = f"{x} + part * {step * apart}", f"{y} + part * {step * width}"
-    call.in_parts(f"pack<{columns}, {step}, {apart}, {str(turns).lower()}, {width}>({x}, {y});")
+    call.in_parts(
+        f"own({y}, {step * width});",
+        f"pack<{columns}, {step}, {apart}, {str(turns).lower()}, {width}>({x}, {y});",
+    )
 
 
 @ROWS.row("panels")

@@ -19,6 +19,7 @@ from mindspore_rl.compiler.analysis.row_dataflow import (
     branch_without_value,
     changed_in_place,
     has_loop,
+    needs,
     random_primitive,
 )
 from mindspore_rl.compiler.analysis.row_lattice import REPLICATED, Sharding
@@ -34,6 +35,8 @@ from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.rl.operators import leaves
 
 SOURCE = "msrl_operations.py"
+LONG_NODES = 500
+"""Nodes of an operation's graph above which an uncompiled evaluation takes tenths of a second."""
 EXPECTED = (
     "  what a loop computes is compiled by MindSpore: expected its operators on tensors, no NumPy "
     "and no assignment to attributes"
@@ -133,9 +136,15 @@ class Reading:
         """Returns the primitive with which an operation draws random numbers; else empty."""
         return random_primitive(self._results[op.name]) if op.name in self._results else ""
 
-    def has_loop(self, op: Op) -> bool:
-        """Returns whether an operation's graph has a loop, as that of a tree search."""
-        return op.name in self._results and has_loop(self._results[op.name])
+    def is_long(self, op: Op) -> bool:
+        """Returns whether an operation runs for long uncompiled.
+
+        Its graph has a loop, as that of a tree search, or many nodes, as that of unrolled steps.
+        """
+        if op.name not in self._results:
+            return False
+        result = self._results[op.name]
+        return has_loop(result) or len(needs(result)) > LONG_NODES
 
     def sharding(
         self, op: Op, given: dict[str, Any], values: dict[str, Value], split: str, count: int

@@ -49,7 +49,7 @@ class Dependence:
 
     def of(self, result: Value) -> Any:
         """Returns the sharding of a value: a `Sharding`, or a tuple of them."""
-        needed = _needs(result)
+        needed = needs(result)
         nodes = [node for node in self._function.nodes if node in needed]
         self._changed = True
         while self._changed:  # iterates to a fixed point, for loops
@@ -194,13 +194,13 @@ def _tainted(value: Any, condition: Any) -> Any:
 
 def random_primitive(value: Any) -> str:
     """Returns the primitive that draws random numbers for a value; empty if none does."""
-    return next((v.op for v in _needs(value) if isinstance(v, Value) and _draws(v)), "")
+    return next((v.op for v in needs(value) if isinstance(v, Value) and _draws(v)), "")
 
 
 def has_loop(value: Any) -> bool:
     """Returns whether a value is computed in a loop, which is a function that calls itself."""
-    functions = [found for found in _needs(value) if isinstance(found, Function)]
-    return any(function in _needs(function.result) for function in functions)
+    functions = [found for found in needs(value) if isinstance(found, Function)]
+    return any(function in needs(function.result) for function in functions)
 
 
 def changed_in_place(program: Program) -> str:
@@ -243,7 +243,7 @@ def _draws(value: Value) -> bool:
     return bool(value.attrs.get("side_effect_hidden")) or value.op.startswith(("Rand", "Generator"))
 
 
-def _needs(value: Any) -> set:
+def needs(value: Any) -> set:
     """Returns the values and functions that a value is computed from, across functions."""
     seen: set = set()
     waiting = [value]

@@ -31,8 +31,8 @@ MAX_ENTRIES = 1_000_000
 LARGE = 20_000
 """Input entries, such as of small images, above which one trial is enough if the graph decides.
 
-So it is for an operation with a loop, of which each trial runs all turns, uncompiled; but that one
-is tried with many environments, too.
+So it is for a long operation (`Reading.is_long`), of which each trial runs all turns of its loops,
+uncompiled; but that one is tried with many environments, too.
 """
 UNSTEADY = 6
 """Evaluations that must all differ before an operation counts as random against its graph."""
@@ -197,7 +197,8 @@ class RowTrials:
         if decided and entries > MAX_ENTRIES:
             return ""
         large = decided and entries > LARGE
-        if large or (decided and self.reading is not None and self.reading.has_loop(op)):
+        long = decided and self.reading is not None and self.reading.is_long(op)
+        if large or long:
             scales, shares = scales[:1], shares[:1]
         trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
         if split == "env" and not large:  # a job may have many more environments than the probe
@@ -214,7 +215,7 @@ class RowTrials:
                 if attempt > 0:
                     evidence = self._differs_on_others(op, whole, share, chosen)
                 else:
-                    evidence = self._differs(op, whole, share, chosen, known)
+                    evidence = self._differs(op, whole, share, chosen, known, long)
                 if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
                     return evidence
                 # Repeat with new data: in the first steps of a rollout much is zero or False.
@@ -263,18 +264,26 @@ class RowTrials:
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
     def _differs(
-        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], known: list[Any]
+        self,
+        op: Op,
+        whole: dict,
+        share: dict,
+        chosen: Sequence[int],
+        known: list[Any],
+        long: bool,
     ) -> str:
         """Compares a share with all rows, of the inputs that every trial begins with.
 
-        `known` gets the results of all rows, once two evaluations have agreed on them.
+        `known` gets the results of all rows, once two evaluations have agreed on them; those of a
+        long operation at once, as what is random in it shows in the share.
         """
         if not known:
             full = self._results(op, whole)
-            if self._odd(op, whole, full):
+            if not long and self._odd(op, whole, full):
                 return RANDOM
             known += full
-        return self._of_share(op, known, share, chosen)
+        evidence = self._of_share(op, known, share, chosen)
+        return RANDOM if evidence and long and self._odd(op, whole, known) else evidence
 
     def _differs_on_others(self, op: Op, whole: dict, share: dict, chosen: Sequence[int]) -> str:
         """Compares a share with all rows, of other inputs; these need not be in the domain."""

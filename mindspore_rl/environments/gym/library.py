@@ -265,3 +265,22 @@ def has_own_wrappers(env: Any) -> bool:
 
 def _is_own(wrapper: Any) -> bool:
     return type(wrapper).__module__.startswith(("gymnasium.wrappers.", "gym.wrappers."))
+
+
+def declared(name: str, env: Any) -> int:
+    """Returns the number of threads that may step environments, by their `metadata`.
+
+    A step that computes without Python's lock still takes and returns it, which can cost more than
+    the other cores gain: on two cores, a step of eight HalfCheetahs took 0.39 ms on one thread and
+    0.65 ms on two. The results of a step do not depend on the choice.
+
+    Returns: 0: one; 1: as many as the rank has cores if that is faster; n: at least n.
+    """
+    found = (getattr(env, "metadata", None) or {}).get("concurrent", False)
+    if not isinstance(found, (bool, int)) or found < 0:
+        raise EnvironmentFailure(
+            f"environment {name!r} has metadata['concurrent'] = {found!r}, expected True (stepped "
+            "on as many threads as the rank has cores, if that is faster) or a number of threads "
+            "at least"
+        )
+    return int(found)

@@ -13,7 +13,6 @@ from mindspore_rl.environments.finite_check import all_trainable, are_trainable,
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
 from mindspore_rl.environments.gym.flatten import flattened
-from mindspore_rl.environments.gym.threads import declared
 from mindspore_rl.environments.spaces import Box, Discrete, taken
 from mindspore_rl.environments.sync_vector import (
     RAISED,
@@ -138,7 +137,7 @@ class GymVector(LoopVector):
         in_c = kind == "mujoco" or (atari and library.has_own_wrappers(first))
         # A seed makes the game load its ROM anew: 90 ms, a quarter of an episode of Pong.
         self._seeds_resets = not atari
-        self._concurrent = declared(name, first) or int(in_c)
+        self._concurrent = library.declared(name, first) or int(in_c)
         self._pool: ThreadPoolExecutor | None = None
         self._trial: Trial | None = None
         self._limit = (self.spec.max_episode_steps if self._plain else 0) or math.inf
