@@ -27,9 +27,9 @@ def _gradient_twice(source: str) -> str:
 
 def _noise_by_rank(source: str) -> str:
     """Every replica numbers its environments from 0."""
-    return source.replace(
-        "def run(w):", "def run(w):\n    w.env_indices = range(len(w.env_indices))", 1
-    )
+    tables = "RandomTables(w.seed, range(len(w.env_indices)), w.agents)"
+    head = "from mindspore_rl.runtime.rank.noise_tables import RandomTables\n\n\ndef run(w):"
+    return source.replace("def run(w):", f"{head}\n    w.noise = {tables}.uniform", 1)
 
 
 BUGS = {
