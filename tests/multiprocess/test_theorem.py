@@ -158,9 +158,9 @@ PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 Below are MultipleLearners with MindSpore's cells, PPO under SingleLearnerFine in chunks, and IMPALA
 with a lag and images.
 """
-SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32, "updates": 1}
+SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
 SHORT_SEARCH = {
-    "num_steps": 3, "learning_starts": 24, "unroll": 2, "n_step": 1, "updates": 1, "simulations": 2,
+    "num_steps": 4, "learning_starts": 32, "unroll": 2, "n_step": 2, "updates": 1, "simulations": 2,
 }  # fmt: skip
 FEW_STEPS = {"num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
 IN_PROCESS = {
