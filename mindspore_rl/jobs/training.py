@@ -348,8 +348,9 @@ def _run_with_restarts(plan: Any, run_dir: Path, options: Any, restarts: int) ->
             plan, options = _restarted(plan, options, run_dir)
             progress = plan.resume != before
             wait_s = 0.0 if progress else min(max(2 * wait_s, FIRST_WAIT_S), LONGEST_WAIT_S)
+            say(str(failure))
             say(
-                f"{failure}\nmsrl: restarting from {plan.resume or 'the beginning'}"
+                f"restarting from {plan.resume or 'the beginning'}"
                 f"{f' in {wait_s:g} s' if wait_s else ''}, {restarts} restarts left"
             )
             _wait(wait_s)

@@ -164,18 +164,22 @@ def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) ->
         for item, other in zip_longest(ours, theirs):
             if item is None or other is None or _form(item) != _form(other):
                 odd = item or other
-                differing = ""
-                if isinstance(item, Op) and isinstance(other, Op) and item.kind == other.kind:
-                    there = dict(other.attrs)
-                    pairs = [(key, own, there.get(key)) for key, own in item.attrs]
-                    found = [f"{key} {a} and {b}" for key, a, b in pairs if a != b]
-                    differing = f" ({', '.join(found)})" if found else ""
                 raise ProgramError(
                     f"{odd.where}\n  {odd.name} is not the same with {num_envs} and with "
-                    f"{number} environments{differing}: the program may not depend on num_envs, "
-                    "but for numbers in expressions and batches of a multiple of it; take a key "
-                    "of Config of its own"
+                    f"{number} environments{_differing(item, other)}: the program may not depend "
+                    "on num_envs, but for numbers in expressions and batches of a multiple of it; "
+                    "take a key of Config of its own"
                 )
+
+
+def _differing(item: Item | None, other: Item | None) -> str:
+    """Names the attributes in which two operations of a kind differ; empty for other items."""
+    if not isinstance(item, Op) or not isinstance(other, Op) or item.kind != other.kind:
+        return ""
+    found = [
+        f"{key} {a} and {b}" for key, a in item.attrs if a != (b := dict(other.attrs).get(key))
+    ]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _form(item: Item) -> tuple:

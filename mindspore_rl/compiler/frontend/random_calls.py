@@ -36,7 +36,7 @@ class Drawing:
         self.reader, self.draft = reader, reader.draft
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
-        self._unrolled: dict[tuple, tuple[str, tuple[str, ...], dict, list[str]]] = {}
+        self._unrolled: dict[tuple, tuple[Op, list[str]]] = {}  # tables, and their turns' reads
         self._left_out = False  # a loop over minibatches stands under a run-time condition
 
     def rows(
@@ -52,21 +52,21 @@ class Drawing:
         if known is None:
             index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
             top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
-            op, tables = draft.name_op(kind), tuple(map(draft.fresh, names))
-            where, more = draft.frame.where(node), tuple(attrs.items())
-            top.append(Op(op, kind, tables, index, index, where, attrs=more))
-            known = op, tables, attrs, []
+            name, where, more = draft.name_op(kind), draft.frame.where(node), tuple(attrs.items())
+            targets = tuple(map(draft.fresh, names))
+            known = Op(name, kind, targets, index, index, where, attrs=more), []
+            top.append(known[0])
             if draft.unrolled:
                 self._unrolled[kind, draft.place] = known
-        _, tables, before, turns = known
-        if attrs != before:
+        drawn, turns = known
+        if attrs != drawn.attr:
             draft.fail(
                 node,
                 "a draw of another size than in the turn before, in an unrolled loop,",
                 "draw as much in each turn, and use a part of it",
             )
-        rows = tuple(draft.fresh(f"{table}_row") for table in tables)
-        for table, row in zip(tables, rows, strict=True):
+        rows = tuple(draft.fresh(f"{table}_row") for table in drawn.targets)
+        for table, row in zip(drawn.targets, rows, strict=True):
             reads = (table, *(loop.index for loop in loops))
             draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
             turns.append(draft.scope.items[-1].name)
@@ -78,10 +78,10 @@ class Drawing:
         A turn of the loops around has those of all its turns, in the order of the plain loop.
         """
         ops, changed = {op.name: op for op, _ in walk(body)}, dict[str, Op]()
-        for name, _, _, turns in self._unrolled.values():
-            count, table = len(turns), ops[name]
+        for drawn, turns in self._unrolled.values():
+            count, table = len(turns), ops[drawn.name]
             rows = {**table.attr, "rows": table.attr["rows"] * count}
-            changed[name] = replace(table, attrs=tuple(rows.items()))
+            changed[drawn.name] = replace(table, attrs=tuple(rows.items()))
             for number, turn in enumerate(turns):
                 source, index = ops[turn].args
                 own = index.times(count).plus(str(number))

@@ -138,7 +138,7 @@ def _make_in(module: Any, library: str, name: str, game: bool) -> Any:
 def _register(module: Any, name: str) -> None:
     """Calls the `register_envs()` of "package:ID", if importing the package registers nothing."""
     package, colon, own_id = name.partition(":")
-    if colon and own_id not in module.envs.registration.registry:
+    if colon:
         register = getattr(importlib.import_module(package), "register_envs", None)
         if register is not None and own_id not in module.envs.registration.registry:
             register()
