@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -548,50 +547,6 @@ def test_ranks_stay_in_step_where_one_has_no_more(hosts):
     assert len(set(ids)) == 60
 
 
-def _write(path, start):
-    with Table.open(path) as table, writing(table, [0, 1]) as writer:
-        start.set()
-        number = 0
-        while True:
-            number += 1
-            data = {"obs": np.full((2, 400, 3), number), "reward": np.full((2, 400), number)}
-            data = {name: x.astype(np.float32) for name, x in data.items()}
-            writer.insert(np.arange(2), data, priorities=np.full(2, 1.0 + number % 7))
-
-
-def test_no_row_is_torn_while_a_writer_writes(tmp_path):
-    spec = TableSpec(COLUMNS, capacity=3, lanes=4, length=400, weighted=True)
-    context = get_context("spawn")
-    tables = []
-    for rank in range(2):
-        tables.append(Table.create(dataclasses.replace(spec, lanes=2), tmp_path / str(rank)))
-        with writing(tables[-1], [0, 1]) as writer:
-            data = {name: np.ones_like(x) for name, x in records(range(6), 400).items()}
-            writer.insert(np.arange(6) % 2, data)
-    started = context.Event()
-    process = context.Process(target=_write, args=(tmp_path / "0", started))
-    process.start()
-    try:
-        assert started.wait(60)
-
-        def job(sharded, comm):
-            out, changed = sharded.spec.buffers(8), 0
-            for step in range(150):
-                share = sharded.sample(Key(1, step), (8, 8), out)
-                for row, one in enumerate(share.ids):
-                    values = np.concatenate([out["obs"][row].reshape(-1), out["reward"][row]])
-                    assert (values == values[0]).all(), (step, one)
-                    changed += values[0] > 1
-                sharded.update(share.ids, np.ones(8))
-            return changed
-
-        changed = on_ranks((2, 2), job, spec, of(tables))
-        assert sum(changed) > 100
-    finally:
-        process.kill()
-        process.join()
-
-
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("hosts", ["01", "0011", "000"])
 def test_processes_get_what_threads_get(hosts, tmp_path):
@@ -622,18 +577,6 @@ def test_who_waits_for_a_rank_that_does_not_come_is_ended(hosts):
 
     with pytest.raises(TimeoutError, match="the others are not coming"):
         on_ranks((4, 3), job, whole_spec(), seconds=0.3, hosts=hosts)
-
-
-def test_too_little_to_draw_is_told_on_all_ranks():
-    def empty(spec, lanes, rank):
-        return Table.create(dataclasses.replace(spec, lanes=lanes[rank]))
-
-    def job(sharded, comm):
-        with pytest.raises(ReplayError, match="insert more first"):
-            sharded.sample(Key(1, 0), (4, 4), sharded.spec.buffers(4))
-        return True
-
-    assert on_ranks((4, 3), job, whole_spec(), empty) == [True, True]
 
 
 @pytest.mark.parametrize(
