@@ -90,11 +90,12 @@ class ReplayTable(RuleBasedStateMachine):
         length=st.sampled_from([1, 4]),
         weighted=st.booleans(),
         limits=st.sampled_from(
-            [*({"max_times_sampled": n} for n in (0, 1, 2, 3)), {"r": 2}, {"r": 0.5}]
+            [*({"max_times_sampled": n} for n in (0, 0, 0, 1, 2, 3)), {"r": 2}, {"r": 0.5}]
         ),
         wait_for=st.booleans(),
+        begin_with=st.sampled_from([0, 15, 60, 60]),
     )
-    def make(self, capacity, lanes, length, weighted, limits, wait_for):
+    def make(self, capacity, lanes, length, weighted, limits, wait_for, begin_with):
         limits = dict(limits)
         if ratio := limits.pop("r", 0):
             limits |= {"samples_per_insert": float(ratio), "slack": 5.0}
@@ -109,6 +110,7 @@ class ReplayTable(RuleBasedStateMachine):
         self.inserts = self.samples = self.number = self.step = 0
         self.ids: list[int] = []
         self.last: list[int] = []  # drawn last
+        self.put(0, begin_with, False, True, 0.5)
 
     def teardown(self):
         if hasattr(self, "table"):
@@ -169,19 +171,26 @@ class ReplayTable(RuleBasedStateMachine):
 
     # ---- writing -----------------------------------------------------------------------------
 
-    @rule(data=st.data(), rows=st.integers(1, 40), whole=st.booleans(), rounds=st.integers(0, 1))
-    def insert(self, data, rows, whole, rounds):
+    @rule(
+        seed=st.integers(0, 99),
+        rows=st.integers(1, 40),
+        rounds=st.integers(0, 1),
+        whole=st.booleans(),
+        given=st.booleans(),
+        exponent=EXPONENTS,
+    )
+    def insert(self, seed, rows, rounds, whole, given, exponent):
+        self.put(seed, rows + rounds * self.spec.capacity, whole, given, exponent)
+
+    def put(self, seed, rows, whole, given, exponent):
         """The limit, or a lane that is open altogether, ends it: what came before is inserted."""
-        spec = self.spec
-        rows += rounds * spec.capacity
-        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        spec, rng = self.spec, np.random.default_rng(seed)
         lanes = rng.integers(0, spec.lanes, rows)
         numbers = np.arange(self.number, self.number + rows)
         self.number += rows
         lengths = np.full(rows, spec.length) if whole else rng.integers(1, spec.length + 1, rows)
-        given, exponent = None, data.draw(EXPONENTS)
-        if spec.weighted and data.draw(st.booleans()):
-            given = rng.choice([0.0, 0.25, 1.0, 4.0, 9.0, 1e14], rows)
+        priorities = [0.0, 0.25, 1.0, 4.0, 9.0, 1e14]
+        given = rng.choice(priorities, rows) if given and spec.weighted else None
         expected, message = [], ""
         for row, at in enumerate(lanes.tolist()):
             lane = self.lanes[at]
@@ -444,6 +453,6 @@ class ReplayTable(RuleBasedStateMachine):
 
 TestReplayTable = ReplayTable.TestCase
 TestReplayTable.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

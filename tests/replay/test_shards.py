@@ -57,19 +57,32 @@ MIN_P = 1e-4
 """Keys are fixed, so a test that passes once passes always."""
 
 
-@pytest.mark.parametrize(("mode", "weighted"), WAYS)
-def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
-    spec = whole_spec(weighted)
-    expected = drawn(spec, (LANES,), (24,), mode, window=2)
+@pytest.mark.parametrize(
+    ("mode", "weighted", "most", "steps"),
+    [
+        *((mode, weighted, 0, 3) for mode, weighted in WAYS),
+        (Mode.REPLACE, False, 1, 2),
+        *((order, order is Order.LARGEST, 2, 4) for order in Order),
+    ],
+)
+def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted, most, steps):
+    """And those that one process with all lanes draws."""
+    spec, how = whole_spec(weighted, max_times_sampled=most), {"steps": steps, "window": 2}
+    expected = drawn(spec, (LANES,), (24,), mode, **how)
     for lanes, quotas, hosts in PLACES:
-        found = drawn(spec, lanes, quotas, mode, hosts, window=2)
+        found = drawn(spec, lanes, quotas, mode, hosts, **how)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=f"{name} of {lanes}")
     table = shard(spec, (LANES,), 0)
-    if mode != Mode.STRATIFIED:
-        alone = sample(table, Key(3, 0), 24, mode)
-        np.testing.assert_array_equal(expected["ids"][0], alone.ids)
-        np.testing.assert_array_equal(expected["probabilities"][0], alone.probabilities)
+    if most == 1:  # one process draws anew in another order
+        assert len(set(expected["ids"].reshape(-1).tolist())) == 48
+    elif mode != Mode.STRATIFIED:
+        for step in range(1 if weighted and isinstance(mode, Mode) else steps):
+            alone = sample(table, Key(3, step), 24, mode)
+            np.testing.assert_array_equal(expected["ids"][step], alone.ids)
+            np.testing.assert_array_equal(expected["probabilities"][step], alone.probabilities)
+            if weighted:  # as `batches` does
+                table.update(alone.ids, np.arange(24) % 7 + 0.5, 0.6)
     else:  # as many rows of each lane as fall in its stratum, in proportion to their weights
         lane = expected["ids"][0] % (LANES * EACH) // EACH
         rows = np.bincount(np.arange(24) * LANES // 24)
@@ -84,15 +97,6 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
     table.gather(expected["ids"][0], out, expected["first"][0])
     for name, column in out.items():
         np.testing.assert_array_equal(expected[name][0], column)
-
-
-def test_times_sampled_have_a_limit_wherever_records_are():
-    spec = whole_spec(max_times_sampled=1)
-    expected = drawn(spec, (LANES,), (24,), Mode.REPLACE, steps=1)["ids"]
-    assert len(set(expected[0])) == 24
-    for lanes, quotas, hosts in PLACES:
-        found = drawn(spec, lanes, quotas, Mode.REPLACE, hosts, steps=1)
-        np.testing.assert_array_equal(found["ids"], expected)
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
@@ -241,29 +245,6 @@ def test_a_look_at_another_ranks_records_is_no_draw():
     ids = np.concatenate([share.ids for ((share, _),) in found])
     counted = np.concatenate([table.entries["sampled"].reshape(-1) for table in tables])
     np.testing.assert_array_equal(counted, np.bincount(ids % (LANES * EACH), minlength=63))
-
-
-@pytest.mark.parametrize("order", list(Order))
-def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
-    """And those that one process with all lanes takes."""
-    spec = whole_spec(order is Order.LARGEST, max_times_sampled=2)
-    table = shard(spec, (LANES,), 0)
-    expected = []
-    for step in range(4):
-        ids, out = sample(table, Key(1, step), 24, order).ids, table.buffers(24)
-        assert table.gather(ids, out).all()
-        expected.append((ids, out["obs"], out["reward"]))
-    assert (expected[0][0] == expected[1][0]).all()
-    assert not np.isin(expected[2][0], expected[0][0]).any()
-
-    for lanes, quotas, hosts in PLACES:
-        results = on_ranks(lanes, sampling(quotas, Key(1, 0), order, steps=4), spec, hosts=hosts)
-        for of_ranks, wanted in zip(zip(*results, strict=True), expected, strict=True):
-            places = np.argsort(np.concatenate([share.positions for share, _ in of_ranks]))
-            parts = [(share.ids, out["obs"], out["reward"]) for share, out in of_ranks]
-            for value, right in zip(zip(*parts, strict=True), wanted, strict=True):
-                np.testing.assert_array_equal(np.concatenate(value)[places], right)
-            assert all(share.least == 1 or not len(share.ids) for share, _ in of_ranks)
 
 
 def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch):
