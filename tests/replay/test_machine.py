@@ -453,6 +453,6 @@ class ReplayTable(RuleBasedStateMachine):
 
 TestReplayTable = ReplayTable.TestCase
 TestReplayTable.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+    max_examples=70, stateful_step_count=40, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
