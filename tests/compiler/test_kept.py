@@ -20,28 +20,12 @@ def kept(folder, insert, sample, **more):
     return analyse_with(folder, remove=((INSERT, insert), (SAMPLE, sample)), **more)
 
 
-def test_a_batch_has_as_many_records_of_each_environment(tmp_path):
-    cut = kept(tmp_path, ", keep=1000", "msrl.replay_sample(24)")
-    draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
-    value = cut.program.values[draw.targets[0]]
-    assert (value.shape, value.axis, value.per_env) == ((24, 4), 0, 3)
-    assert draw.attr["capacity"] == 125
-
-
 @pytest.mark.parametrize("count", quick([7, 20], 0))
 def test_a_batch_of_another_size_is_alike_on_all_ranks(count, tmp_path):
     cut = kept(tmp_path, ", keep=1000", f"msrl.replay_sample({count})")
     draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
     value = cut.program.values[draw.targets[0]]
     assert (value.shape, value.axis) == ((count, 4), None)
-
-
-def test_windows_have_their_steps_behind_the_batch(tmp_path):
-    first = "obs, action, target = obs[:, 0], action[:, 0], reward[:, 0]"
-    cut = kept(tmp_path, ", keep=1000", "msrl.replay_sample(24, steps=3)", learn=first)
-    draw = next(op for op in cut.program.body[-1].body if getattr(op, "kind", "") == "replay_draw")
-    value = cut.program.values[draw.targets[0]]
-    assert (value.shape, value.axis, value.per_env) == ((24, 3, 4), 0, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Programs of many shapes give the reference's numbers under every policy (design, section 5)."""
 
+import contextlib
 import dataclasses
 import itertools
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 from mindspore_rl import programs
-from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.jobs import registry
@@ -108,9 +108,7 @@ def test_every_replay_goes_on_when_a_run_resumes(tmp_path):
     def run(name, iterations, resume=""):
         job = inproc.request(inproc.PROGRAMS / "two_replays.py", "MultipleLearners", 2)
         job = dataclasses.replace(job, record=(), num_iterations=iterations)
-        plan, _ = prepare(job, tmp_path / name)
-        inproc._run(dataclasses.replace(plan, resume=resume), tmp_path / name)
-        return checkpoint.list_checkpoints(tmp_path / name / checkpoint.FOLDER)[-1]
+        return inproc.run(dataclasses.replace(job, resume=resume), tmp_path / name)[1]
 
     whole = checkpoint.load(run("whole", 4))[0]
     rest = checkpoint.load(run("rest", 4, str(run("half", 2))))[0]
@@ -149,26 +147,16 @@ def test_a_replay_goes_to_checkpoints_and_back_in_pieces(policy, tmp_path, monke
 @pytest.mark.parametrize(
     "options",
     [
-        {
-            "normalise_obs": True,
-            "normalise_reward": True,
-            "clip_value_loss": True,
-            "target_kl": 1e-5,
-        },
+        dict.fromkeys(("normalise_obs", "normalise_reward", "clip_value_loss"), True)
+        | {"target_kl": 1e-5},
         {"env": "Pendulum-v1"},
     ],
     ids=str,
 )
 @pytest.mark.slow
 def test_ppo_options(options, tmp_path):
-    job = inproc.request(
-        registry.find_algorithm("ppo"),
-        "MultipleLearners",
-        3,
-        num_steps=16,
-        update_epochs=2,
-        **options,
-    )
+    config = {"num_steps": 16, "update_epochs": 2, **options}
+    job = inproc.request(registry.find_algorithm("ppo"), "MultipleLearners", 3, **config)
     assert inproc.differences(job, tmp_path) == []
 
 
@@ -217,9 +205,7 @@ def test_a_batch_carried_to_the_next_iteration_stays_as_it_was(tmp_path):
     )
     job = inproc.request(program, "MultipleLearners", 2, num_steps=4)
     job = dataclasses.replace(job, record=())
-    plan, _ = prepare(job, tmp_path / "run")
-    inproc._run(plan, tmp_path / "run")
-    last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
+    _, last = inproc.run(job, tmp_path / "run")
     assert theorem.compare_states(last, inproc.run_reference(job, tmp_path).checkpoints[-1]) == []
 
 
@@ -313,10 +299,7 @@ def test_ranks_whose_trainers_differ_are_told_at_the_start(line, told, tmp_path)
     ]
     file = program_with(tmp_path, changed)
     job = inproc.request(file, "MultipleLearners", 2, num_steps=4)
-    plan, _ = prepare(dataclasses.replace(job, record=()), tmp_path / "run")
-    if not told:
-        inproc._run(plan, tmp_path / "run")
-        return
-    with pytest.raises(ProgramError, match=told) as caught:
-        inproc._run(plan, tmp_path / "run")
-    assert "rank 0" in str(caught.value)
+    job = dataclasses.replace(job, record=())
+    with pytest.raises(ProgramError, match=told) if told else contextlib.nullcontext() as caught:
+        inproc.run(job, tmp_path / "run")
+    assert not told or "rank 0" in str(caught.value)

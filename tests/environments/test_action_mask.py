@@ -1,13 +1,10 @@
 """Action masks: the last numbers of an observation tell which actions are valid."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from mindspore_rl.environments import registry
-from mindspore_rl.environments.check import check
 from mindspore_rl.environments.environment import EnvironmentSpec, Team
 from mindspore_rl.environments.error_context import GuardedVector
 from mindspore_rl.environments.gym.vector import GymVector
@@ -16,7 +13,6 @@ from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.sync_vector import seed_of
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
-FOLDER = Path(__file__).parent
 OWN = """
 import numpy as np
 import LIBRARY as library
@@ -160,13 +156,6 @@ def test_a_mask_is_left_out(own):
 def test_a_wrong_mask_is_named(own, name, text):
     with pytest.raises(EnvironmentFailure, match=text):
         registry.make_vector(own(name), range(2), 1).step(np.array([1, 1], np.int32))
-
-
-@pytest.mark.parametrize(
-    "name", ["probe:choice", "Taxi-v4", "gym:Taxi-v3", f"{FOLDER / 'choices.py'}:GraphChoice"]
-)
-def test_they_conform(name):
-    assert check(name) == []
 
 
 def test_an_invalid_action_ends_the_probe():

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
 from tests.commands import python
+from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
 
 STATELESS = """
@@ -43,16 +42,7 @@ class Odd:
 
 
 def run(job, folder):
-    plan, _ = prepare(job, folder)
-    Stamps(folder, plan.num_ranks, create=True)
-    pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
-    try:
-        worker.run_inproc(plan, folder, [Link(ours) for ours, _ in pairs])
-    finally:
-        for pair in pairs:
-            for end in pair:
-                end.close()
-    return plan
+    return inproc.run(job, folder)[0]
 
 
 def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
