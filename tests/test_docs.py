@@ -48,25 +48,9 @@ def test_from_scratch():
 @pytest.mark.slow
 def test_example_files_run_together(tmp_path, capsys):
     run = tmp_path / "run"
-    assert (
-        cli.main(
-            [
-                "train",
-                str(EXAMPLES / "reinforce.py"),
-                "num_steps=16",
-                "--policy",
-                str(EXAMPLES / "split_learners.py"),
-                "--env",
-                f"{EXAMPLES / 'corridor.py'}:Corridor",
-                "--total-steps",
-                "500",
-                "--run-dir",
-                str(run),
-                "--quiet",
-            ]
-        )
-        == 0
-    )
+    command = ["train", f"{EXAMPLES}/reinforce.py", "num_steps=16", "--total-steps", "500"]
+    command += ["--policy", f"{EXAMPLES}/split_learners.py", "--run-dir", str(run), "--quiet"]
+    assert cli.main([*command, "--env", f"{EXAMPLES}/corridor.py:Corridor"]) == 0
     assert "steps: 512 environment steps" in capsys.readouterr().out
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert "over 2 episodes" in capsys.readouterr().out
@@ -92,20 +76,8 @@ def test_the_readme_s_lines_of_python(tmp_path):
 
 
 def test_example_environment_compiles_into_the_loop(capsys):
-    assert (
-        cli.main(
-            [
-                "graph",
-                str(EXAMPLES / "reinforce.py"),
-                "num_steps=16",
-                "--policy",
-                "GPUOnly",
-                "--env",
-                f"{EXAMPLES / 'corridor.py'}:GraphCorridor",
-            ]
-        )
-        == 0
-    )
+    command = ["graph", f"{EXAMPLES}/reinforce.py", "num_steps=16", "--policy", "GPUOnly"]
+    assert cli.main([*command, "--env", f"{EXAMPLES}/corridor.py:GraphCorridor"]) == 0
     assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
 
 
@@ -126,16 +98,9 @@ def test_environments_conform(name):
 @pytest.mark.slow
 def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
     """Always off or on gets about 9, at random 47; at most 144."""
-    assert (
-        cli.main(
-            [
-                *("train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"),
-                *("--env", f"{EXAMPLES}/thermostat.py:make_thermostat"),
-                *("--total-steps", "60000", "--run-dir", str(tmp_path / "run")),
-            ]
-        )
-        == 0
-    )
+    command = ["train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"]
+    command += ["--env", f"{EXAMPLES}/thermostat.py:make_thermostat", "--total-steps", "60000"]
+    assert cli.main([*command, "--run-dir", str(tmp_path / "run")]) == 0
     found = re.search(r"mean return ([\d.]+)", capsys.readouterr().out)
     assert found and float(found[1]) > 110
 

@@ -12,6 +12,8 @@ from tests.compiler.programs import program_with
 from tests.multiprocess import theorem
 from tests.tiers import quick
 
+KEPT = str(inproc.PROGRAMS / "kept.py")
+"""A program with records of its own."""
 SMALL = {
     "a2c": {"num_steps": 4, "hidden": (8,)},
     "ppo": {"num_steps": 4, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)},
@@ -19,17 +21,15 @@ SMALL = {
 
 
 def asynchronous(name, workers, num_envs, schedule=None, iterations=1, **config):
-    program = inproc.PROGRAMS / f"{name}.py"
-    file = program if program.exists() else registry.find_algorithm(name)
-    schedule = {"order": "asynchronous", **(schedule or {})}
-    config = SMALL.get(str(name), {}) | {"num_envs": num_envs} | config
+    file, schedule = registry.find_algorithm(name), {"order": "asynchronous", **(schedule or {})}
+    config = SMALL.get(name, {}) | {"num_envs": num_envs} | config
     job = inproc.request(file, "Central", workers, schedule, **config)
     return dataclasses.replace(job, num_iterations=iterations)
 
 
-@pytest.mark.parametrize("name", quick(["a2c", "kept", "ppo"], 0))
+@pytest.mark.parametrize("name", quick(["a2c", KEPT, "ppo"], 0))
 def test_one_worker_equals_the_reference(name, tmp_path):
-    job = asynchronous(name, 1, 4)  # `kept` has records of its own
+    job = asynchronous(name, 1, 4)
     reference = inproc.run_reference(job, tmp_path)
     _, last = inproc.run(job, tmp_path / "run")
     assert theorem.compare(tmp_path / "run", reference, 1) == []
@@ -38,7 +38,7 @@ def test_one_worker_equals_the_reference(name, tmp_path):
 
 def test_a_mean_of_each_environment_is_over_its_steps(tmp_path):
     program = program_with(tmp_path, learn="target = reward * msrl.mean(reward, keep=1)")
-    job = asynchronous(program.with_suffix(""), 1, 3, num_steps=4)
+    job = asynchronous(str(program), 1, 3, num_steps=4)
     reference = inproc.run_reference(job, tmp_path)
     inproc.run(job, tmp_path / "run")
     assert theorem.compare(tmp_path / "run", reference, 1) == []

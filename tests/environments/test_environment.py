@@ -11,7 +11,7 @@ from mindspore_rl.errors import (
     MissingPackageError,
     UnknownEnvironmentError,
 )
-from tests.commands import ROOT, python
+from tests.commands import ROOT
 
 USERS = """
 import numpy as np
@@ -279,19 +279,6 @@ def test_spaces_of_gym():
     graph = registry.spec("graph:Pendulum-v1")
     assert (graph.obs_shape, graph.action_space) == (spec.obs_shape, spec.action_space)
     assert graph.max_episode_steps == spec.max_episode_steps
-
-
-def test_python_environments_need_no_mindspore_and_print_nothing():
-    code = (
-        "import sys\n"
-        "from mindspore_rl.environments import registry as e\n"
-        "for name in ('CartPole-v1', 'CartPole-v0', 'probe:bandit', 'graph:CartPole-v1'):\n"
-        "    e.spec(name)\n"
-        "e.make_vector('CartPole-v1', range(2), 0)\n"
-        "assert 'mindspore' not in sys.modules\n"
-    )
-    done = python("-c", code, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_class_of_ones_own_that_raises_is_told(tmp_path):

@@ -12,7 +12,6 @@ from mindspore_rl.errors import CheckpointError
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank import worker
-from tests.commands import python
 from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
 
@@ -135,13 +134,3 @@ def test_an_endless_error_shows_how_it_begins_and_ends():
     assert message["message"].startswith("RuntimeError: it began")
     ours.close()
     theirs.close()
-
-
-def test_a_rank_without_tensors_needs_no_mindspore():
-    code = """
-import sys
-sys.modules["mindspore"] = None  # an import of it fails
-import mindspore_rl.runtime.rank.worker
-"""
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
