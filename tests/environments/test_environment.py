@@ -202,25 +202,26 @@ def test_kinds_are_not_confused(users):
 
 
 ALE = "needs ale-py, which is not inst"
-MUJOCO, BOX2D = r"needs MuJoCo, .*pip install '\.\[mujoco\]'", r"pip install '\.\[box2d\]'"
+MUJOCO = r"needs MuJoCo, .*pip install '\.\[mujoco\]'"
+BOX2D = r"pip install '\.\[box2d\]'"
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "text", "extra"),
+    ("name", "package", "extra", "text"),
     [
-        ("HalfCheetah-v5", "mujoco", MUJOCO, "mujoco"),
-        ("gym:HalfCheetah-v4", "mujoco", MUJOCO, "mujoco"),
-        ("LunarLander-v2", "Box2D", BOX2D, "box2d"),
-        ("LunarLander-v3", "Box2D", BOX2D, "box2d"),
-        ("gymnasium:CartPole-v1", "gymnasium", r"gymnasium is not .* pip install '\.'", ""),
-        ("gym:CartPole-v1", "gym", r"gym is not .* pip install '\.'", ""),
-        ("ALE/Pong-v5", "ale_py", ALE, "atari"),
-        ("atari:Pong-v5", "ale_py", ALE, "atari"),
-        ("envpool:CartPole-v1", "envpool", "needs envpool, which is not ins", "pool"),
-        ("pettingzoo:pistons_v6", "pymunk", "the package pymunk.*add it with pip", ""),
+        ("HalfCheetah-v5", "mujoco", "mujoco", MUJOCO),
+        ("gym:HalfCheetah-v4", "mujoco", "mujoco", MUJOCO),
+        ("LunarLander-v2", "Box2D", "box2d", BOX2D),
+        ("LunarLander-v3", "Box2D", "box2d", BOX2D),
+        ("gymnasium:CartPole-v1", "gymnasium", "", r"gymnasium is not .* pip install '\.'"),
+        ("gym:CartPole-v1", "gym", "", r"gym is not .* pip install '\.'"),
+        ("ALE/Pong-v5", "ale_py", "atari", ALE),
+        ("atari:Pong-v5", "ale_py", "atari", ALE),
+        ("envpool:CartPole-v1", "envpool", "pool", "needs envpool, which is not ins"),
+        ("pettingzoo:pistons_v6", "pymunk", "", "the package pymunk.*add it with pip"),
     ],
 )
-def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name, package, text, extra):
+def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name, package, extra, text):
     (tmp_path / "pistons_v6.py").write_text("import pymunk")
     monkeypatch.syspath_prepend(str(tmp_path))
     for module in [key for key in sys.modules if f".envs.{package.lower()}" in key]:
