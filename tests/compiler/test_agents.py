@@ -7,7 +7,6 @@ from mindspore_rl.compiler.partition.replicate import agent_shares
 from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
 from tests.compiler.inproc import PROGRAMS
 from tests.tiers import quick
 
@@ -59,12 +58,6 @@ def test_a_split_by_agent_alone_needs_several(tmp_path):
     )
     with pytest.raises(PolicyError, match="splits agent by agent, and the environment has one"):
         analysed(str(policy), 2, registry.find_algorithm("a2c"))
-
-
-def test_an_environment_is_not_divided_between_agents():
-    rule = FragmentRule("all", COMPONENTS, 2, "agent")
-    with pytest.raises(PolicyError, match="agents share their environment"):
-        DistributionPolicy("Odd", "the environment by agent", (rule,))
 
 
 MIXED = {
