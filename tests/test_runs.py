@@ -130,7 +130,6 @@ ODD = """
 import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-
 class Odd(gymnasium.Env):
     observation_space = Dict(place=Box(-1, 1, (2,)), kind=Discrete(3))
     action_space = MultiDiscrete([2, 3], start=[4, 0])

@@ -252,7 +252,7 @@ IN_PLACE = {
     "def helped(x):\n    x = x * 1.0\n    y = x[1:]\n    y[0] = 0.0\n    return x": "changes `y`",
     "import numpy as np\n\ndef helped(x):\n    a = np.ones(3)\n    b = a[1:]\n    b[0] = 2.0\n"
     "    return x * a[1]": r"changes `b` at \S+:\d+ \(b\[0\] = 2.0\)",
-    "def helped(x):\n    d = {1: x}\n    e = d\n    e |= {1: 2 * x}\n    return d[1]": "changes `e`",
+    "def helped(x):\n    d = {1: x}\n    e = d\n    e |= {1: -x}\n    return d[1]": "changes `e`",
     "def fill(xs, x):\n    xs.append(x)\n\ndef helped(x):\n    xs = [x]\n    fill(xs, x)\n"
     "    return xs[0] * len(xs)": r"changes `xs` at \S+:\d+ \(xs.append\(x\)\)",
     "def helped(x):\n    x = x * 1.0\n    x.add_(1.0)\n    return x": "elsewhere, by InplaceAdd",

@@ -18,7 +18,6 @@ import numpy as np
 import LIBRARY as library
 from LIBRARY import spaces
 
-
 class Info(library.Env):
     observation_space = spaces.Box(-9, 9, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -44,14 +43,12 @@ class Info(library.Env):
     def mask(self):
         return self.masks[self.steps] if self.steps < 3 else self.last
 
-
 class Method(Info):
     def told(self):
         return {}
 
     def action_masks(self):
         return [bool(valid) for valid in self.mask()]
-
 
 class Part(Info):
     observation_space = spaces.Dict(
@@ -63,25 +60,20 @@ class Part(Info):
     def told(self):
         return {}
 
-
 class Choices(Info):
     action_space = spaces.MultiDiscrete([3, 1])
 
     def step(self, action):
         return super().step(action[0])
 
-
 class Short(Info):
     masks = [[0, 1]] * 3
-
 
 class Counts(Info):
     masks = [[0, 1, 2]] * 3
 
-
 class Nothing(Info):
     masks = [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
-
 
 class Image(Info):
     observation_space = spaces.Box(0, 255, (1, 36, 36), np.uint8)
@@ -89,11 +81,9 @@ class Image(Info):
     def seen(self):
         return np.zeros((1, 36, 36), np.uint8)
 
-
 class Without(Info):
     def told(self):
         return {}
-
 
 class Continuous(Info):
     action_space = spaces.Box(-1, 1, (3,), np.float32)

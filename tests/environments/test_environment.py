@@ -18,7 +18,6 @@ import numpy as np
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 
-
 class Count:
     spec = EnvironmentSpec("count", (1,), Discrete(2), 12, None, in_graph=False)
     terminates = False
@@ -55,30 +54,24 @@ class Count:
     def close(self):
         pass
 
-
 class Merged(Count):
     terminates = True
-
 
 class NeverReset(Count):
     def restart(self, ended):
         pass
 
-
 class Aliased(Count):
     def get_state(self):
         return {"count": self.count}
-
 
 class Placed(Count):
     def obs(self):
         return (self.count * len(self.indices)).astype(np.float32)[:, None]
 
-
 class Double(Count):
     def obs(self):
         return self.count[:, None].astype(np.float64)
-
 
 class Walk:
     spec = EnvironmentSpec("walk", (2,), Discrete(2), 20, None, in_graph=True)
@@ -103,7 +96,6 @@ class Walk:
         fresh, _ = self.reset(noise)
         state = self.ops.where(truncated.reshape((-1, 1)), fresh, moved)
         return state, state[:, 0:2], moved[:, 0:2], moved[:, 0], truncated & False, truncated
-
 
 class Coupled(Walk):
     def reset(self, noise):
@@ -318,7 +310,6 @@ PUSHES = """
 from mindspore import nn, ops
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Box
-
 
 class Pushes(nn.Cell):
     spec = EnvironmentSpec("pushes", (1,), Box((1,), (-1.0,), (1.0,)), 9, None, in_graph=True)

@@ -14,7 +14,6 @@ KEEPS = """
 import gymnasium
 import numpy as np
 
-
 class Keeps(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-9, 9, (2,))
     action_space = gymnasium.spaces.Discrete(2)

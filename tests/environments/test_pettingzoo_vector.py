@@ -14,7 +14,6 @@ GAMES = """
 import numpy as np
 from gymnasium import spaces
 
-
 class Game:
     possible_agents = ["red_0", "blue_0", "red_1"]
     sizes = {"red_0": (3,), "red_1": (2,), "blue_0": (2, 2)}
@@ -60,7 +59,6 @@ class Game:
     def close(self):
         pass
 
-
 def parallel_env():
     return Game()
 """
@@ -68,29 +66,23 @@ MASKED = """
 plain, plain_space, plain_reset, plain_step = (
     Game.observed, Game.observation_space, Game.reset, Game.step)
 
-
 def valid(game, agent):
     return [1, 0, game.count % 2, 1 - game.count % 2] if agent != "red_1" else [0, 0, 0, 1]
 
-
 def apart(self, agent):
     return {"observation": plain(self, agent), "action_mask": np.array(valid(self, agent), np.int8)}
-
 
 def spaces_apart(self, agent):
     return spaces.Dict(
         {"observation": plain_space(self, agent), "action_mask": spaces.MultiBinary(4)})
 
-
 def told_reset(self, seed=None):
     obs, _ = plain_reset(self, seed)
     return obs, {agent: {"action_mask": valid(self, agent)} for agent in obs}
 
-
 def told_step(self, action):
     *found, infos = plain_step(self, action)
     return (*found, {agent: {"action_mask": valid(self, agent)} for agent in infos})
-
 
 """
 VARIANTS = {
