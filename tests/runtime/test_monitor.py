@@ -49,7 +49,8 @@ class Job:
             FragmentPlan("learner", "learner.py", 0, ((0, 8),), (), ("learn",), ("learn",), True),
             FragmentPlan("actor", "actor.py", 1, ((0, 4), (4, 8)), (), (), (), False),
         )
-        self.plan = Plan(**PLAN | {"fragments": fragments, "timeout_s": TIMEOUT_S} | fields)
+        own = {"fragments": fragments, "timeout_s": TIMEOUT_S, "cells": "native"}
+        self.plan = Plan(**PLAN | own | fields)
         options = JobOptions(
             False, 100, stop_return, checkpoint_every_s=CHECKPOINT_S,
             start_timeout_s=START_TIMEOUT_S, eval_every=eval_every,
@@ -114,7 +115,6 @@ PLAN = {
     "seed": 1,
     "carried": {},
     "messages": MESSAGES,
-    "cells": "native",
 }
 DONE = {"kind": "finished", "iteration": 9, "iterations_here": 9, "traffic": {}}
 
