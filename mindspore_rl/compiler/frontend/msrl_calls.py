@@ -59,7 +59,8 @@ class Calls:
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
-        if self.draft.conditions and OPERATIONS[name].always:
+        kind = "replay_draw" if name == "replay_sample" and (node.args or node.keywords) else name
+        if self.draft.conditions and OPERATIONS[kind].always:
             self.draft.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
