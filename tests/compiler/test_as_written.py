@@ -63,8 +63,26 @@ target = target + sum(more) + first
 """
 
 
-def test_the_other_values_of_a_loss_are_one_tuple(tmp_path):
-    job = inproc.request(program_with(tmp_path, learn=REST), "MultipleLearners", 2, num_steps=4)
+NUMBER = """
+losses, metrics, value = [], {"one": 0.0}, 0.0
+for scale in (1.0, 2.0):
+    def loss(obs, action, goal):
+        return self.loss(obs, action, scale * goal)[0]
+    grads, one = msrl.gradient(loss, self.net, obs, action, target)
+    msrl.update(self.apply, grads)
+    losses.append(one)
+if msrl.env_steps() >= 0:
+    grads, value = msrl.gradient(loss, self.net, obs, action, target)
+    metrics = {"one": value}
+    metrics.update(one=0.5 * value)
+(_, (pair,)), target = msrl.gradient(loss, self.net, obs, action, target), 2.0 * target
+target = target + sum(losses) / len(losses) + metrics["one"] * value + pair
+"""
+
+
+@pytest.mark.parametrize("code", [REST, NUMBER])
+def test_the_values_of_a_loss_are_a_tuple_and_one_value_also_a_number(code, tmp_path):
+    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
