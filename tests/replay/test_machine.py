@@ -90,10 +90,10 @@ class ReplayTable(RuleBasedStateMachine):
         length=st.sampled_from([1, 4]),
         weighted=st.booleans(),
         limits=st.sampled_from(
-            [*({"max_times_sampled": n} for n in (0, 0, 0, 1, 2, 3)), {"r": 2}, {"r": 0.5}]
+            [*({"max_times_sampled": n} for n in (0, 0, 1, 2, 3)), {"r": 2}, {"r": 0.5}]
         ),
         wait_for=st.booleans(),
-        begin_with=st.sampled_from([0, 15, 60, 60]),
+        begin_with=st.sampled_from([0, 12, 30]),
     )
     def make(self, capacity, lanes, length, weighted, limits, wait_for, begin_with):
         limits = dict(limits)
@@ -453,6 +453,6 @@ class ReplayTable(RuleBasedStateMachine):
 
 TestReplayTable = ReplayTable.TestCase
 TestReplayTable.settings = settings(
-    max_examples=70, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

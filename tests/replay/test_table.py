@@ -1,10 +1,7 @@
 """Replay tables: readers get what was written, and never half of it."""
 
-import multiprocessing
 import os
-import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -259,54 +256,3 @@ def test_all_who_open_a_table_at_once_get_it(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(use, range(400))) == [0] * 400
-
-
-def _write(path, lane, start):
-    """Writes records whose values are all equal, until it is killed."""
-    with Table.open(path) as table, writing(table, [lane]) as writer:
-        start.set()
-        number = lane
-        while True:
-            number += 2
-            data = {"obs": np.full((8, 500, 3), number), "reward": np.full((8, 500), number)}
-            data = {name: x.astype(np.float32) for name, x in data.items()}
-            ids = writer.insert(np.full(8, lane), data, priorities=np.full(8, number % 7))
-            table.update(ids, np.full(8, number % 5))
-
-
-def test_a_killed_writer_leaves_a_table_that_works(tmp_path):
-    path = tmp_path / "table"
-    spec = TableSpec(COLUMNS, capacity=24, lanes=2, length=500, weighted=True)
-    table = Table.create(spec, path)
-    context = multiprocessing.get_context("fork")
-    rng, torn, read = np.random.default_rng(2), 0, 0
-    out = table.buffers(16)
-    for _ in range(20):
-        started = [context.Event() for _ in range(2)]
-        writers = [
-            context.Process(target=_write, args=(path, lane, started[lane])) for lane in range(2)
-        ]
-        for process in writers:
-            process.start()
-        for event in started:
-            assert event.wait(30)
-        until = time.monotonic() + rng.uniform(0, 0.05)
-        step = 0
-        while time.monotonic() < until or not table.totals().all():
-            if not table.totals().all():
-                continue
-            drawn = sample(table, Key(3, step), 16)
-            whole = table.gather(drawn.ids, out)
-            values = np.concatenate([out["obs"].reshape(16, -1), out["reward"]], axis=1)[whole]
-            torn += int((values != values[:, :1]).sum())
-            read += len(values)
-            step += 1
-        for process in writers:
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-    assert read and not torn
-    # The next writer finds sums that are right, whatever moment the last one died in.
-    with writing(table, [0, 1]) as writer:
-        for lane in range(2):
-            writer.insert(np.full(24, lane), records(np.zeros(24), 500), priorities=np.ones(24))
-    assert table.totals().tolist() == [24 << 20, 24 << 20]
