@@ -165,6 +165,17 @@ def test_shares():
     assert [i for s in shares(8, 3) for i in s] == list(range(8))
 
 
+def test_a_value_of_actor_and_learner_is_computed_in_the_learner(tmp_path):
+    """To send what the learner has to the actor would need a mark that sends parameters."""
+    sampled = 'batch = msrl.boundary("batch", msrl.replay_sample())\n'
+    both = f"{sampled}            both = obs + batch[0][0]\n"
+    both += '            msrl.replay_insert(both, keep=800, into="both")\n'
+    with pytest.raises(PolicyError, match=r'(.*\n)+.*pass `obs`, .*boundary\("transition"'):
+        analyse_with(tmp_path, "SingleLearnerCoarse", remove=[(sampled, both)], compiled=False)
+    seen = both.replace("obs +", 'msrl.boundary("transition", obs) +')
+    analyse_with(tmp_path, "SingleLearnerCoarse", remove=[(sampled, seen)], compiled=False)
+
+
 def test_a_value_of_a_shape_alone_is_named_where_it_would_cross(tmp_path):
     """Not the reports that the learner makes of it, which are smaller."""
     made = 'obs = msrl.boundary("observation", msrl.env_reset())'

@@ -293,7 +293,29 @@ class RowTrials:
             return ""
         evidence = self._of_share(op, full, share, chosen)
         # The first inputs showed what is random; here a second evaluation is only to blame it.
-        return RANDOM if evidence and self._odd(op, whole, full) else evidence
+        if evidence and self._odd(op, whole, full):
+            return RANDOM
+        return "" if evidence and self._amplifies(op, whole, full) else evidence
+
+    def _amplifies(self, op: Op, inputs: dict, found: list[Any]) -> bool:
+        """Returns whether a millionth of an operation's inputs moves its results beyond rounding.
+
+        Such data prove nothing: the number of rows alone changes how their results are rounded.
+        """
+
+        def nudged(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(nudged, value))
+            array = to_array(value)
+            if array.dtype.kind != "f":
+                return value
+            by = self.generator.choice((-1e-6, 1e-6), array.shape)
+            return Tensor((array * (1.0 + by)).astype(array.dtype))
+
+        others = {
+            name: value if name in self.drawn else nudged(value) for name, value in inputs.items()
+        }
+        return self._odd(op, others, found)
 
     def _odd(self, op: Op, inputs: dict, found: list[Any]) -> bool:
         """Returns whether another evaluation of an operation gives other results."""

@@ -87,7 +87,8 @@ class RecordCalls:
             self.draft.fail(
                 node,
                 f'a replay "{into}" that keeps nothing',
-                f'say how many records: keep=100_000, into="{into}"',
+                f'say how many records: keep=100_000, into="{into}"; or leave into= and of= out: '
+                "then\n  msrl.replay_sample() gives all steps of this iteration",
             )
         before = self.stores.setdefault(into if keep else None, Store(keep, len(values), record))
         if before.width != len(values) or not values:

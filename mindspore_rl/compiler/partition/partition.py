@@ -209,6 +209,8 @@ class _Demand:
         ]
         marks = " or ".join(f'"{c.mark}"' for c in cuts)
         way = f"pass it through msrl.boundary with mark {marks}"
+        if variable != PARAMETERS and {cut.mark for cut in cuts} == {"parameters"}:
+            way = self._other_way(owner, fragment, use) or way
         if not cuts:
             giver, taker = (
                 next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
@@ -227,6 +229,27 @@ class _Demand:
         raise PolicyError(
             f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
             f"cross unmarked from\n  {op.where}{to}\n{way}"
+        )
+
+    def _other_way(self, owner: str, fragment: str, use: Op) -> str:
+        """Says how the owner can compute what the fragment would need its value for."""
+        cuts = [
+            cut.mark
+            for cut in self.policy.cuts
+            if self.home[cut.source] == fragment and self.home[cut.target] == owner
+        ]
+        others = [
+            name
+            for name, definers in self.uses[use.name].items()
+            if name not in EFFECTS and any(self.origins.get(d) == {fragment} for d in definers)
+        ]
+        if not cuts or not others:
+            return ""
+        named = [f"`{name}`" for name in others if name in re.findall(r"\w+", use.where.text)]
+        what = " and ".join(named) or "the value"
+        return (
+            f"so that {owner} computes that, pass {what}, which {fragment} makes, through "
+            f'msrl.boundary("{cuts[0]}", ...)'
         )
 
     # ---- where values come from ------------------------------------------------------------
