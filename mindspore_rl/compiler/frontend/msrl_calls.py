@@ -59,7 +59,8 @@ class Calls:
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
-        if self.draft.conditions and OPERATIONS[name].always:
+        kept = name == "replay_sample" and (node.args or node.keywords)
+        if self.draft.conditions and OPERATIONS[name].always and not kept:
             self.draft.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
