@@ -49,6 +49,15 @@ def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_
     assert inproc.differences(job, tmp_path) == []
 
 
+def test_what_learn_gets_beside_the_batch_has_its_mark(tmp_path):
+    learn = ("learn(self, msrl, batch)", "learn(self, msrl, batch, last)")
+    call = ("agent_learn(batch)", "agent_learn(batch, obs)")
+    code = "target = target + 0.1 * self.net.value(last)"
+    program = program_with(tmp_path, (learn, call), learn=code)
+    job = inproc.request(program, "SingleLearnerCoarse", 2, num_steps=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)

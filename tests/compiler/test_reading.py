@@ -111,6 +111,12 @@ def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_
             "target = target * (1.0 + loss)",
             "`grads, (loss,) = ...`",
         ),
+        (
+            "loss = 0.0\nif msrl.mean(reward) > 0:\n"
+            "    _, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
+            "target = target + loss",
+            "`grads, (loss,) = ...`",
+        ),
     ],
 )
 def test_what_to_write_is_told(line, told, tmp_path):
