@@ -574,3 +574,12 @@ def test_problems_of_learn_are_told_with_those_of_train(tmp_path):
         "the unknown name 'missing'",
         "the unknown name 'nothing'",
     ]
+
+
+def test_what_learn_gets_beside_the_batch_has_its_mark(tmp_path):
+    learn = ("learn(self, msrl, batch)", "learn(self, msrl, batch, last)")
+    call = ("agent_learn(batch)", "agent_learn(batch, obs)")
+    code = "target = target + 0.1 * self.net.value(last)"
+    program = program_with(tmp_path, (learn, call), learn=code)
+    job = inproc.request(program, "SingleLearnerCoarse", 2, num_steps=4)
+    assert inproc.differences(job, tmp_path) == []

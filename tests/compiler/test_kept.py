@@ -78,6 +78,12 @@ def test_numbers_for_a_batch_are_looked_at(tmp_path, call, told):
         analyse_with(tmp_path, learn=f"target = reward; unused = {call}")
 
 
+def test_a_sample_of_all_together_is_drawn_in_all_turns_or_in_none(tmp_path):
+    learn = 'for k in range(2):\n    if k > 0:\n        more = msrl.replay_sample(16, "uniform")'
+    with pytest.raises(MsrlError, match=r"py:\d+(.|\n)*in every turn, before the condition"):
+        kept(tmp_path, ", keep=1000", "msrl.replay_sample(16)", learn=learn)
+
+
 def asynchronous(name, **more):
     policy = registry.load_policy(registry.find_policy(name))
     return dataclasses.replace(policy, schedule=Schedule("asynchronous", **more))

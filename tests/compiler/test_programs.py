@@ -92,8 +92,9 @@ def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_draws_under_a_condition_are_those_of_the_plain_loop(tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2)
+@pytest.mark.parametrize("by", ["stratified", "uniform"])
+def test_draws_under_a_condition_are_those_of_the_plain_loop(by, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2, by=by)
     assert inproc.differences(job, tmp_path) == []
 
 

@@ -1,33 +1,42 @@
-"""Random numbers and records drawn from the second iteration on, before others in every one."""
+"""Random numbers and kept records that are drawn from the second iteration on, not in every turn.
 
+Others are drawn in every iteration behind them.
+"""
+
+from dataclasses import dataclass
+
+from tests.programs import small_agents
 from tests.programs.small_agents import BaseLearner, SmallTrainer
+
+
+@dataclass(frozen=True)
+class Config(small_agents.Config):
+    by: str = "stratified"
 
 
 class Learn(BaseLearner):
     def shaken_loss(self, obs, action, reward, shake):
         return self.loss(obs, action, reward + shake.sum(-1))
 
-    def learn(self, msrl, batch):
-        loss = 0.0
-        for _ in range(2):
-            if msrl.env_steps() >= 100:
-                shake = msrl.uniform(40, 2)
-                grads, means = msrl.gradient(self.shaken_loss, self.net, *batch, shake)
-                msrl.update(self.apply, grads)
-                loss = means[0]
-        late = msrl.uniform(40, 1)
+    def step(self, msrl, batch, count):
+        shake = msrl.uniform(count, 2)
+        grads, means = msrl.gradient(self.shaken_loss, self.net, *batch, shake)
+        msrl.update(self.apply, grads)
+        return means[0]
+
+    def learn(self, msrl):
+        loss, other = 0.0, 0.0
         if msrl.env_steps() >= 100:
-            for _ in range(2):
-                ways = msrl.replay_sample(40), msrl.replay_sample(20, "distinct")
-                for drawn in ways:
-                    grads, means = msrl.gradient(self.loss, self.net, *drawn)
-                    msrl.update(self.apply, grads)
-                    loss += means[0]
-        return {"loss": loss, "late": msrl.mean(late)}
+            for k in range(3):
+                loss = self.step(msrl, msrl.replay_sample(40, self.config.by), 40)
+                if self.config.by == "stratified" and (k % 2 == 1 or loss > 1.0):
+                    other = other + self.step(msrl, msrl.replay_sample(16), 16)
+        late = msrl.uniform(40, 1)
+        return {"loss": loss, "other": other, "late": msrl.mean(late)}
 
 
 class LateTrainer(SmallTrainer):
-    Learn = Learn
+    Config, Learn = Config, Learn
 
     def train(self, msrl):
         obs = msrl.env_reset()
@@ -37,4 +46,4 @@ class LateTrainer(SmallTrainer):
                 next_obs, _, reward, _, _ = msrl.env_step(action)
                 msrl.replay_insert(obs, action, reward, keep=400)
                 obs = next_obs
-            msrl.report(msrl.agent_learn(msrl.replay_sample(40)))
+            msrl.report(msrl.agent_learn())

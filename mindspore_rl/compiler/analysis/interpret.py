@@ -147,6 +147,11 @@ class Probe:
                     f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
                     "a variable keeps its shape and type; use two names, or start a sum of real "
                     "numbers at 0.0"
+                    + (
+                        f"\n  {MEANS}"
+                        if isinstance(before, tuple) != isinstance(value, tuple)
+                        else ""
+                    )
                 )
             self.seen[name] = value
             self.made_at.setdefault(name, op.where)

@@ -21,7 +21,7 @@ from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, marks, unmarked
-from mindspore_rl.compiler.frontend.left_out_draws import check_draws
+from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
@@ -80,10 +80,9 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
             f"{algorithm}: train has {kinds.count('iterations')} loops over msrl.iterations(), "
             "expected one, at the outermost level"
         )
-    check_draws(tuple(body))
     program = Program(
         algorithm,
-        place_kept(place_rows(tuple(body))),
+        place_kept(place_rows(counted_draws(tuple(body)))),
         imports=tuple((alias, *source) for alias, source in sorted(draft.imports.items())),
         locals=tuple(sorted(draft.locals.items())),
         left_out=tuple(draft.left_out),

@@ -247,6 +247,36 @@ class Draft:
         passed = made[0].kind in ("boundary", "copy")
         return self.steps_of(str(made[0].args[0])) if passed else None
 
+    def beside_batch(self, value: Struct) -> Struct:
+        """Marks an argument of `agent_learn` that comes from the environments or the actor.
+
+        What comes through the replay has its marks.
+        """
+        if isinstance(value, Var) and self._makers(value.name) <= {"environment", "actor"}:
+            return self.marked("transition", value)
+        return value
+
+    def _makers(self, name: str) -> set[str]:
+        """Returns the components that a variable comes from; its mark, if it has passed one."""
+        made: dict[str, list[Op]] = {}
+        scope: Scope | None = self.scope
+        while scope is not None:
+            for op, _ in walk(tuple(scope.items)):
+                for target in op.targets:
+                    made.setdefault(target, []).append(op)
+            scope = scope.outer
+        found, seen, waiting = set(), {name}, [name]
+        while waiting:
+            for op in made.get(waiting.pop(), ()):
+                if op.component != "glue":
+                    found.add(op.component)
+                elif op.mark == "transition":
+                    found.add(op.mark)
+                else:
+                    waiting += set(op.reads) - seen
+                    seen |= set(op.reads)
+        return found or {"glue"}
+
     def follow(self, old: str, new: str) -> None:
         """Notes that a variable gets the value of another."""
         for known in (self.arrays, self.tuples):

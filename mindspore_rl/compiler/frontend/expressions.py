@@ -4,7 +4,7 @@ import ast
 import copy
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.assignment import Assignments
@@ -476,7 +476,12 @@ class ExpressionReader:
         return self.inlined(method, node, (), keywords)
 
     def inlined(
-        self, method: Any, node: ast.Call, first: tuple[Struct, ...], keywords: dict[str, Struct]
+        self,
+        method: Any,
+        node: ast.Call,
+        first: tuple[Struct, ...],
+        keywords: dict[str, Struct],
+        passed: Callable[[Struct], Struct] | None = None,
     ) -> Struct:
         """Reads a function in place of its call; if an argument is refused, for its problems only.
 
@@ -485,11 +490,13 @@ class ExpressionReader:
             node: the call, whose positional arguments are read here.
             first: arguments before these.
             keywords: the arguments by name.
+            passed: makes the argument of a positional one.
         """
         args, refused = list(first), None
         for arg in node.args:
             try:
-                args += self.elements([arg])
+                parts = self.elements([arg])
+                args += map(passed, parts) if passed else parts
             except ProgramError as error:
                 kinds = [one.kind for one in inspect.signature(method).parameters.values()]
                 if inspect.Parameter.VAR_POSITIONAL in kinds:

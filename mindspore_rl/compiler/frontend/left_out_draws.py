@@ -1,11 +1,14 @@
-"""Refuses draws that a condition leaves out in some turns of an iteration's loops.
+"""Random numbers that a condition leaves out in some turns of an iteration's loops.
 
-A draw inside loops takes the row of its turn. The plain loop counts its calls, so both agree only
-if an iteration makes the draw in all turns or in none.
+A draw inside loops takes the row of its turn. The plain loop counts its calls. If an iteration
+makes the draw in all turns or in none, both agree; else the draw counts, too.
 """
 
+from dataclasses import replace
+from itertools import count
+
 from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, paths
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, paths
 from mindspore_rl.errors import ProgramError
 
 _DRAWS = ("noise", "uniform_of_all", "dataset_windows", "dataset_transitions")
@@ -13,13 +16,67 @@ _SAME = ("glue", "copy", "constant", "env_steps")
 """Operations whose result is the same in all turns if their inputs are."""
 
 
-def check_draws(body: tuple) -> None:
-    """Checks the conditions around each draw.
+def counted_draws(body: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Lets draws count their turns where a condition around them may change from turn to turn.
 
     Raises:
-        ProgramError: a condition may change from turn to turn; names the line of the draw.
+        ProgramError: a draw from the records of all environments stands there; names its line.
     """
-    uses, walked = definitions(body), list(paths(body))
+    walked = list(paths(body))
+    changing = _changing(body, walked)
+    items = {item.name: item for item, _ in walked}
+    tables = {
+        table: op
+        for op in items.values()
+        if isinstance(op, Op) and op.kind in _DRAWS
+        for table in op.targets
+    }
+    counted = dict[str, str]()  # the counters of draws
+    for name in changing:
+        item = items[name]
+        if item.kind == "replay_draw" and "purpose" in item.attr:
+            raise ProgramError(
+                f"{item.where}\n  a sample of all environments together under a condition that may "
+                "change within an iteration, or in a loop that `break` may end, is not supported "
+                "here:\n  leave out `by` and draw a multiple of num_envs, or draw in every turn, "
+                "before the condition"
+            )
+        if item.kind == "index" and item.reads[0] in tables:
+            counted[tables[item.reads[0]].name] = f"{item.reads[0]}_drawn"
+    if not counted:
+        return body
+    zeros = tuple(
+        Op(f"constant:{drawn}", "constant", (drawn,), (Expr("0"),), (), items[name].where)
+        for name, drawn in counted.items()
+    )
+    of_table = {table: counted[op.name] for table, op in tables.items() if op.name in counted}
+    numbers = count(1)
+
+    def rewritten(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        found = list[Item]()
+        for item in items:
+            if isinstance(item, Branch):
+                bodies = rewritten(item.body), rewritten(item.orelse)
+                found.append(replace(item, body=bodies[0], orelse=bodies[1]))
+            elif isinstance(item, Loop):
+                zero = zeros if item.kind == "iterations" else ()
+                found.append(replace(item, body=zero + rewritten(item.body)))
+            elif item.kind == "index" and item.reads[0] in of_table:
+                table, drawn = item.reads[0], of_table[item.reads[0]]
+                found.append(replace(item, args=(Expr(table), Expr(drawn)), reads=(table, drawn)))
+                if table == drawn.removesuffix("_drawn"):  # the last table of the draw
+                    name, more = f"glue:{drawn}.{next(numbers)}", Expr(f"{drawn} + 1")
+                    found.append(Op(name, "glue", (drawn,), (more,), (drawn,), item.where))
+            else:
+                found.append(item)
+        return tuple(found)
+
+    return rewritten(body)
+
+
+def _changing(body: tuple[Item, ...], walked: list) -> list[str]:
+    """Returns the operations under a condition that may change within an iteration."""
+    uses = definitions(body)
     places = {item.name: around for item, around in walked}
     items = {item.name: item for item, _ in walked}
 
@@ -38,29 +95,15 @@ def check_draws(body: tuple) -> None:
                     return True
         return False
 
-    tables = {
-        table: op
-        for op in items.values()
-        if isinstance(op, Op) and op.kind in _DRAWS
-        for table in op.targets
-    }
-    for name, item in items.items():
-        if not isinstance(item, Op):
-            continue
-        if item.kind == "replay_draw" and "purpose" in item.attr:  # it has no table
-            drawn = item
-        elif item.kind == "index" and item.reads[0] in tables:
-            drawn = tables[item.reads[0]]
-        else:
-            continue
-        around = [outer for outer in places[name] if isinstance(outer, Branch)]
-        if inside(name) and any(inside(branch.name) and changes(branch.name) for branch in around):
-            raise ProgramError(
-                f"{drawn.where}\n  random numbers, data or records drawn under a condition that "
-                "may change within an iteration, or in a loop that `break` may end, are not "
-                "supported here:\n  draw them in every turn, before the condition; what is done "
-                "with them may stand under it"
-            )
+    def may_change(branches: list[Branch]) -> bool:
+        return any(inside(branch.name) and changes(branch.name) for branch in branches)
+
+    return [
+        item.name
+        for item, around in walked
+        if isinstance(item, Op) and item.kind in ("index", "replay_draw") and inside(item.name)
+        if may_change([outer for outer in around if isinstance(outer, Branch)])
+    ]
 
 
 def _is_inner_loop(item: object) -> bool:

@@ -74,7 +74,8 @@ class Calls:
             return self._boundary(node)
         if name == "agent_learn":
             learn = self.reader.trainer.learner.learn
-            return self.reader.inlined(learn, node, (Static(MSRL),), {})
+            beside = self.draft.beside_batch
+            return self.reader.inlined(learn, node, (Static(MSRL),), {}, beside)
         if name in ("gradient", "update"):
             return self._learner_call(name, node)
         if name == "report":
