@@ -78,6 +78,12 @@ def test_windows_have_their_steps_behind_the_batch(tmp_path):
             "msrl.replay_sample(16)",
             "another `keep`",
         ),
+        (
+            ", keep=1000",
+            "msrl.replay_sample(16))\n            if msrl.env_steps() > 9:\n"
+            '                more = (msrl.replay_sample(16, "priority")',
+            "a sample by priority under a condition",
+        ),
         (', into="model"', "msrl.replay_sample()", r'"model" that keeps nothing(.|\n)*sample\(\)'),
         (', keep=1000, into="a b"', "msrl.replay_sample(16)", "a replay with the name 'a b'"),
         (', keep=1000, into="model"', "msrl.replay_sample(16)", r'not kept(.|\n)*of="model"'),
