@@ -7,8 +7,8 @@
 Each record contains a checksum, which readers verify. One writer and one reader live throughout.
 A random one of the other two is killed (kill -9) again and again, at any moment, and restarted.
 Prints the records written and read, the torn records, the memory growth of the two that live, and
-whether any process made no progress. Fails if a record was torn, a process made no progress, or
-memory grew by more than 16 MB.
+whether any process made no progress. Fails if a record was torn, a process made no progress, memory
+grew by more than 16 MB, or the sums of weights are wrong at the end.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from mindspore_rl.replay.rate_limiter import Wait
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import window_mask
+from mindspore_rl.replay.weights import ONE
 from mindspore_rl.replay.writer import Writer
 
 LENGTH, BATCH = 100, 64
@@ -87,6 +88,15 @@ def read(path: Path, number: int, done: np.ndarray) -> None:
             done[2] += int((~whole).sum())
 
 
+def sums_are_right(table: Table) -> bool:
+    """Whether the next writer finds sums that are right, whatever moment the last one died in."""
+    records = batch(np.random.default_rng(0), np.ones(SPEC.capacity, np.int64))
+    with Writer(table) as writer:
+        for lane in range(SPEC.lanes):
+            writer.insert(np.full(SPEC.capacity, lane), records, np.ones(SPEC.capacity, np.int64))
+    return bool((table.totals() == SPEC.capacity * ONE).all())
+
+
 def memory_mb(pid: int) -> float:
     """Return the private memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -131,7 +141,9 @@ def soak(path: Path, seconds: float, kill_every_s: float) -> int:
         for job in jobs:
             job.kill()
             job.join()
-        table.close()
+    if not sums_are_right(table):
+        wrong.append("sums are not those of the weights")
+    table.close()
     spent = time.monotonic() - began
     records, torn, overwritten = (done[:, i] for i in range(3))
     megabytes = SPEC.starts[-1] / 1e6

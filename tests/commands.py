@@ -23,6 +23,13 @@ def python(*words: object, check: bool = False, **how: object) -> subprocess.Com
     return done
 
 
+def started(*words: object, **how: object) -> subprocess.Popen:
+    """Starts Python with some words, this project on its path; see `python`."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, words)], env=env, **(pipes | how))
+
+
 def msrl(*words: object, **how: object) -> subprocess.CompletedProcess:
     """Runs `msrl`; see `python`."""
     return python("-m", "mindspore_rl.cli", *words, **how)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import http.client
-import itertools
 import json
 import re
 import shutil
@@ -277,61 +276,3 @@ def test_a_profile_gives_times_of_messages_and_ranks(folder):
     assert message_times(profile) == {"transition#1": 2.0}
     assert message_times(None) == {}
     assert list(spent_by_rank(profile)[0].values()) == [2.0, 3.0]
-
-
-CHECK = """
-const wide = document.documentElement.clientWidth;
-const within = (svg) => svg.getBoundingClientRect().width <= svg.closest(".plot").clientWidth;
-return [document.documentElement.scrollWidth <= wide, document.querySelectorAll("#runs img").length,
-  [...document.querySelectorAll(".plot .main-svg")].every(within)]
-"""
-FITS = [True, 0, True]
-
-
-@pytest.mark.slow  # a minute
-def test_a_browser_follows_a_job(folder, small_run):
-    """Needs chromium, chromium-driver and the package selenium."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    wait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("chromium and chromedriver are not installed")
-    odd = "<img src=x onerror=alert(1)>"
-    shutil.copytree(small_run, folder / odd)
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in ("headless=new", "no-sandbox", "disable-gpu"):
-        options.add_argument(f"--{word}")
-    command = [sys.executable, "-m", "mindspore_rl.cli", "train", "a2c", "--env", "CartPole-v1"]
-    command += ["--policy", "SingleLearnerCoarse", "--workers", "2", "--total-steps", "60000"]
-    command += ["--stop-return", "nan", "--quiet", "--profile", "5"]
-    with contextlib.ExitStack() as stack:
-        port = stack.enter_context(served(folder)).port
-        service = webdriver.ChromeService(driver)
-        browser = webdriver.Chrome(options=options, service=service)
-        stack.callback(browser.quit)
-        browser.get(f"http://127.0.0.1:{port}/")
-
-        def seen(words):
-            script = "return document.body.innerText"
-            return lambda _: all(word in browser.execute_script(script) for word in words)
-
-        wait(browser, 120).until(seen([odd, "one", "two", "3 runs: mean"]))
-        job = subprocess.Popen([*command, "--run-dir", str(folder / "live")])
-        stack.callback(job.wait)
-        wait(browser, 200).until(seen(["live", "running"]))
-        charts = "return document.querySelectorAll('.chart .main-svg').length"
-        wait(browser, 120).until(lambda _: browser.execute_script(charts) >= 6)
-        assert job.wait() == 0
-        browser.find_element("css selector", '[data-key="open live"]').click()
-        wait(browser, 120).until(seen(["60,032 of 60,032 steps", "transition: actor to learner"]))
-        wait(browser, 120).until(seen(["ms an iteration", "rank 2 (learner[0])"]))
-        for width, mode in itertools.product((390, 1280), ("light", "dark")):
-            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
-            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-            browser.refresh()  # the first chart is drawn before there is a scroll bar
-            wait(browser, 120).until(lambda _: browser.execute_script(charts) >= 6)
-            wait(browser, 60).until(lambda _: browser.execute_script(CHECK) == FITS)
-        assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []

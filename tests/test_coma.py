@@ -1,16 +1,11 @@
 """COMA: the counterfactual advantage, the critics' input and the losses, by hand."""
 
-from dataclasses import replace
-
 import mindspore as ms
 import numpy as np
-import pytest
 from mindspore import Tensor
 
 from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.environments.spaces import Box
-from mindspore_rl.errors import ConfigError
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.losses import counterfactual_advantage
 
@@ -64,9 +59,3 @@ def test_the_policies_loss_in_a_plain_loop():
         entropy = -(policy * np.log(policy)).sum(-1)
         gain = np.log(policy[np.arange(N), action[:, i]]) * advantage[:, i]
         np.testing.assert_allclose(loss[:, i].asnumpy(), -gain - 0.1 * entropy, atol=1e-5)
-
-
-def test_continuous_actions_are_refused():
-    other = replace(spec(ENV), action_space=Box((1,), (-1.0,), (1.0,)))
-    with pytest.raises(ConfigError, match="COMA needs several agents with discrete actions; .*"):
-        CLASS(CLASS.Config(env=ENV), other)

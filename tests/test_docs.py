@@ -1,5 +1,9 @@
-"""The documentation: its examples run, its printed text is printed, its links lead to files."""
+"""The documentation: its examples run, its printed text is printed, its links lead to files.
 
+Its pages are built as a site, its notebook runs, and a first-time user's path is walked.
+"""
+
+import json
 import os
 import re
 import shlex
@@ -8,8 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
+from mindspore_rl.board.reading import Board
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments.check import check
 from mindspore_rl.platform.user_modules import load_module
@@ -48,25 +55,9 @@ def test_from_scratch():
 @pytest.mark.slow
 def test_example_files_run_together(tmp_path, capsys):
     run = tmp_path / "run"
-    assert (
-        cli.main(
-            [
-                "train",
-                str(EXAMPLES / "reinforce.py"),
-                "num_steps=16",
-                "--policy",
-                str(EXAMPLES / "split_learners.py"),
-                "--env",
-                f"{EXAMPLES / 'corridor.py'}:Corridor",
-                "--total-steps",
-                "500",
-                "--run-dir",
-                str(run),
-                "--quiet",
-            ]
-        )
-        == 0
-    )
+    command = ["train", f"{EXAMPLES}/reinforce.py", "num_steps=16", "--total-steps", "500"]
+    command += ["--policy", f"{EXAMPLES}/split_learners.py", "--run-dir", str(run), "--quiet"]
+    assert cli.main([*command, "--env", f"{EXAMPLES}/corridor.py:Corridor"]) == 0
     assert "steps: 512 environment steps" in capsys.readouterr().out
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert "over 2 episodes" in capsys.readouterr().out
@@ -92,20 +83,8 @@ def test_the_readme_s_lines_of_python(tmp_path):
 
 
 def test_example_environment_compiles_into_the_loop(capsys):
-    assert (
-        cli.main(
-            [
-                "graph",
-                str(EXAMPLES / "reinforce.py"),
-                "num_steps=16",
-                "--policy",
-                "GPUOnly",
-                "--env",
-                f"{EXAMPLES / 'corridor.py'}:GraphCorridor",
-            ]
-        )
-        == 0
-    )
+    command = ["graph", f"{EXAMPLES}/reinforce.py", "num_steps=16", "--policy", "GPUOnly"]
+    assert cli.main([*command, "--env", f"{EXAMPLES}/corridor.py:GraphCorridor"]) == 0
     assert capsys.readouterr().out.endswith("environments 0..7, cells: reset, iteration\n")
 
 
@@ -126,16 +105,9 @@ def test_environments_conform(name):
 @pytest.mark.slow
 def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
     """Always off or on gets about 9, at random 47; at most 144."""
-    assert (
-        cli.main(
-            [
-                *("train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"),
-                *("--env", f"{EXAMPLES}/thermostat.py:make_thermostat"),
-                *("--total-steps", "60000", "--run-dir", str(tmp_path / "run")),
-            ]
-        )
-        == 0
-    )
+    command = ["train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"]
+    command += ["--env", f"{EXAMPLES}/thermostat.py:make_thermostat", "--total-steps", "60000"]
+    assert cli.main([*command, "--run-dir", str(tmp_path / "run")]) == 0
     found = re.search(r"mean return ([\d.]+)", capsys.readouterr().out)
     assert found and float(found[1]) > 110
 
@@ -231,17 +203,13 @@ def test_commands_of_a_page_run(page, tmp_path):
         _run(here, tmp_path)
 
 
-def _run(line: str, folder: Path) -> None:
+def _run(line: str, folder: Path) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", line],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
-    )
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    how = {"cwd": folder, "env": env, "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-c", line], check=False, **how)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    return done
 
 
 def test_the_readme_leads_to_every_page():
@@ -280,3 +248,56 @@ def test_what_is_claimed_beside_others_has_a_test_that_exists():
         assert not name or f"def {name}(" in source, f"{file} has no {name}"
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert all("`" in row.split("|")[2] for row in rows if row.split("|")[2].startswith(" yes"))
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    command += ["-f", str(ROOT / ".ci" / "mkdocs.yml"), "-d", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"api"}
+    built = {path.parent.name for path in tmp_path.rglob("index.html")}
+    assert pages <= built
+    text = (tmp_path / "api" / "index.html").read_text()
+    for name in ("api.Trainer", "trained.run.train", "replay.Sampler.sample"):
+        assert f'id="mindspore_rl.{name}"' in text
+    page = (tmp_path / "add_an_environment" / "index.html").read_text()
+    assert "mindspore_rl/environments/environment.py" in page
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_progress_and_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(ROOT / "docs" / "first_steps.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "kept without outputs"
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=resources).execute()
+    outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    training, returns, curve, actions = outputs
+    told = "".join(output.get("text", "") for output in training)
+    assert "env_steps 8,192/8,000" in told
+    assert "stopped='steps'" in training[-1]["data"]["text/plain"]
+    assert returns[-1]["data"]["text/plain"].startswith("array([")
+    assert [sorted(o["data"]) for o in curve] == [["image/png", "text/plain"]]
+    assert actions[-1]["data"]["text/plain"] == "array([1, 0], dtype=int32)"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_first_walk_of_a_user(tmp_path):
+    """Takes about two minutes on two idle cores, and much longer on busy ones."""
+    import imageio.v3  # noqa: PLC0415
+
+    runs = tmp_path / "walk"
+    done = _run(f"bash {ROOT}/docs/first_walk.sh {runs}", tmp_path)
+    assert imageio.v3.imread(runs / "shop-1" / "episode.mp4").shape[1:] == (64, 64, 3)
+    assert "\nreturn " in done.stdout  # by onnxruntime alone
+    for seed in (1, 2):
+        text = (runs / f"shop-{seed}" / "evaluations.jsonl").read_text()
+        assert len(text.splitlines()) == 4
+    first = json.loads((runs / "shop-1-more" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["env_steps"] == 40960 + 1024
+    names = {summary["name"] for summary in Board(runs).summaries()}
+    assert {"cartpole", "shop-1", "shop-2", "shop-1-more"} <= names

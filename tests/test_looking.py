@@ -19,7 +19,6 @@ BLIND = """
 import gymnasium
 import numpy as np
 
-
 class Blind(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (4,))
     action_space = gymnasium.spaces.Discrete(2)

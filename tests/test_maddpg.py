@@ -1,17 +1,13 @@
 """MADDPG: what its critics and policies take, and its losses, by hand."""
 
 import sys
-from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
-import pytest
 from mindspore import Tensor, ops
 
 from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.environments.spaces import Box
-from mindspore_rl.errors import ConfigError
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.action_distributions import straight_through
 from mindspore_rl.rl.agents import of_agent, with_own
@@ -83,9 +79,3 @@ def test_the_losses_are_those_of_the_paper():
         taken[:, i] = hot[(own + gumbel[:, i]).argmax(-1)]
         wanted = 1e-3 * (own**2).mean(-1) - value(learner.critics, i, taken, states[0])
         np.testing.assert_allclose(loss[:, i], wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_continuous_actions_are_refused():
-    other = replace(spec(ENV), action_space=Box((1,), (-1.0,), (1.0,)))
-    with pytest.raises(ConfigError, match="MADDPG is for discrete actions; .*: choose another"):
-        CLASS(CLASS.Config(env=ENV), other)

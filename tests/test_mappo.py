@@ -7,7 +7,6 @@ from mindspore import Tensor, ops
 
 from mindspore_rl import programs
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.operators import gradient_function
 
@@ -123,9 +122,3 @@ def test_each_agent_has_its_own_networks(batch):
     loss, weight = own.learner.loss(agent, *batch)[0].asnumpy(), own.learner.weight.asnumpy()
     assert loss.shape == (N, 4)
     assert weight.tolist() == [4.0] * 4  # of a mean over all agents, each has a quarter
-
-
-def test_a_single_agent_is_refused():
-    cls = programs.trainer_class(registry.find_algorithm("mappo"))
-    with pytest.raises(MsrlError, match="mappo|MAPPO"):
-        cls(cls.Config(env="CartPole-v1"), spec("CartPole-v1"))

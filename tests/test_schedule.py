@@ -6,7 +6,6 @@ import json
 import pytest
 
 from mindspore_rl.cli import main as cli
-from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import run_directory
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.jobs.job import request as asked
@@ -73,14 +72,3 @@ def test_a_schedule_in_a_yaml_is_a_mapping(tmp_path, refused):
     assert f"{file}: schedule is 'arrival', expected a mapping" in refused(
         "graph", "ppo", "--config", file
     )
-
-
-def test_chunks_are_refused_where_nobody_waits(refused):
-    assert "chunks=2, and its fragments wait for each other in no" in refused(
-        "graph", "ppo", "--schedule", "chunks=2"
-    )
-
-
-def test_a_policy_may_have_a_schedule_of_its_own():
-    with pytest.raises(PolicyError, match="order is 'fifo'"):
-        Schedule("fifo")

@@ -103,9 +103,3 @@ def test_agents_on_several_ranks_are_refused_with_the_line(mixing, tmp_path):
         prepare(JobRequest(file, policy, config, 2), Path(tmp_path))
     assert f"vdn.py:{line}" in str(raised.value)
     assert "--policy MultipleLearners" in str(raised.value)
-
-
-def test_two_teams_are_refused():
-    cls = programs.trainer_class(registry.find_algorithm("vdn"))
-    with pytest.raises(MsrlError, match="VDN is for one team"):
-        cls(cls.Config(), spec("graph:simple_tag_v3"))

@@ -5,7 +5,7 @@ typedef int (*reduce_function)(int slot, const float *from, float *to, int64_t c
 static reduce_function reduce;
 extern "C" void set_reduce(reduce_function function) { reduce = function; }
 
-static int call(int slot, void **params, int rank, const int64_t *shape) {
+__attribute__((noinline)) static int call(int slot, void **params, int rank, const int64_t *shape) {
   int64_t count = 1;
   for (int axis = 0; axis < rank; axis++) count *= shape[axis];
   return reduce ? reduce(slot, (const float *)params[0], (float *)params[1], count) : 1;

@@ -3,13 +3,10 @@
 // The assignment of parts to threads does not matter for results: every part writes to a place of
 // its own. Each thread begins with the same parts every time, as their data are in its core's cache;
 // then it takes the parts that others have not begun.
-#include <pthread.h>
+#include <pthread.h>  // <thread> and <mutex> take longer to compile than all of this
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
-#include <system_error>
-#include <thread>
 
 typedef void (*part_function)(void *context, int64_t part);
 
@@ -37,7 +34,7 @@ std::atomic<int64_t> left{0};
 std::atomic<uint32_t> turn{0};  // counts the pieces of work; odd while helpers may join
 std::atomic<int> inside{0}, helpers{0};
 int wanted = 0;
-std::mutex busy;
+pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 
 void take(int thread) {
   for (int i = 0; i < work.threads; i++) {
@@ -59,7 +56,8 @@ template <class T> void wait_while(std::atomic<T> &value, T old) {
   value.wait(old);
 }
 
-void help(int thread) {
+void *help(void *number) {
+  const int thread = int(intptr_t(number));
   uint32_t seen = 0;
   for (;;) {
     uint32_t now = turn.load();
@@ -75,13 +73,14 @@ void help(int thread) {
 }
 
 void start() {
-  try {
-    while (helpers.load() < wanted) {
-      std::thread(help, helpers.load() + 1).detach();
-      helpers.fetch_add(1);
+  while (helpers.load() < wanted) {
+    pthread_t made;
+    if (pthread_create(&made, nullptr, help, (void *)intptr_t(helpers.load() + 1))) {
+      wanted = helpers.load();  // at most the number allowed
+      return;
     }
-  } catch (const std::system_error &) {
-    wanted = helpers.load();  // at most the number allowed
+    pthread_detach(made);
+    helpers.fetch_add(1);
   }
 }
 }  // namespace
@@ -98,13 +97,13 @@ static void alone() {
 
 // Returns: the number of threads allowed.
 extern "C" int in_parts(part_function function, void *context, int64_t parts) {
-  if (wanted < 1 || parts < 2 || !busy.try_lock()) {
+  if (wanted < 1 || parts < 2 || pthread_mutex_trylock(&busy)) {
     for (int64_t part = 0; part < parts; part++) function(context, part);
     return wanted + 1;
   }
   if (helpers.load() < wanted) {
-    static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, alone); });
+    static const int once = pthread_atfork(nullptr, nullptr, alone);
+    (void)once;
     start();
   }
   const int threads = helpers.load() + 1;
@@ -120,6 +119,6 @@ extern "C" int in_parts(part_function function, void *context, int64_t parts) {
   for (int64_t rest = left.load(); rest > 0; rest = left.load()) wait_while(left, rest);
   turn.fetch_add(1);  // no helper joins any more; those inside find no part left
   for (int n = inside.load(); n > 0; n = inside.load()) wait_while(inside, n);
-  busy.unlock();
+  pthread_mutex_unlock(&busy);
   return threads;
 }

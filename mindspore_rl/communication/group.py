@@ -52,6 +52,11 @@ def mindspore_group(name: str, device: str) -> Group:
     return collective
 
 
+def library() -> Path:
+    """Returns the library of operators that call back into Python. Raises: MsrlError."""
+    return toolchain.library(_SOURCE, {})
+
+
 class HostGroup:
     """A `Group` over MPI, for cells on the CPU: an operator in the cell calls back into Python.
 
@@ -70,13 +75,13 @@ class HostGroup:
         self.around: Callable[..., Any] = lambda _slot, _none, _size, work: work()
         self._channels: list[tuple[str, Reduce]] = []
         self._alone = False
-        self._path = toolchain.library(_SOURCE, {})
-        library = ctypes.CDLL(str(self._path))
+        self._path = library()
+        loaded = ctypes.CDLL(str(self._path))
         kind = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
         )
         self._callback = kind(self._call)
-        library.set_reduce(self._callback)
+        loaded.set_reduce(self._callback)
         self.error: BaseException | None = None
 
     def __call__(self, reduction: str) -> Callable[[Any], Any]:

@@ -203,7 +203,7 @@ def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Pl
     """
     request = replace(request, cells=_cells(request))
     if request.cells == "native":
-        toolchain.begin_threads()
+        toolchain.begin(toolchain.threads)
     plan, cut = _plan(request, run_dir, see)
     if request.device == "GPU" and not request.deployment.spans_hosts:
         gpus = len(gpu.driver().gpus)

@@ -35,10 +35,9 @@ from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import say, steady
 from mindspore_rl.platform.user_modules import as_recorded
 from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
-from mindspore_rl.runtime.coordinator import admission, run, wandb
+from mindspore_rl.runtime.coordinator import admission, launch, run, wandb
 from mindspore_rl.runtime.coordinator.failures import Unreached
 from mindspore_rl.runtime.coordinator.interruption import Interruption
-from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG
 from mindspore_rl.runtime.coordinator.supervisor import Tell
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
 
@@ -115,7 +114,7 @@ def train(
         plan, run_dir = _planned(job, request, resume, done, tell)
         if resumed is not None:
             arrivals_log.keep(resumed, run_dir, done["env_steps"])
-        with steady(run_dir / WORKERS_LOG):
+        with steady(run_dir / launch.WORKERS_LOG):
             if not job.quiet:
                 _tell(plan, request, f"{device}{why and f': {why}'}")
             steps = resuming.counted_from(done, plan)[1] if resume else 0
@@ -159,6 +158,8 @@ def _planned(
     chosen = Path(job.run_dir) if job.run_dir else None
     with new_directory(chosen, name, job.trust) as run_dir:
         tell("run", str(run_dir.resolve()))
+        if request.workers > 1:
+            launch.begin_guard()
         with suggested(request.algorithm, request.config.env):
             plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
         tell_left_out(cut.program)

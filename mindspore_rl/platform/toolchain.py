@@ -111,14 +111,16 @@ def threads() -> Path:
         )
 
 
-def begin_threads() -> None:
-    """Starts compiling that library in a background thread."""
+def begin(*makers: Callable[[], Path]) -> None:
+    """Starts compiling libraries in a background thread, one after the other."""
 
     def make() -> None:
-        with contextlib.suppress(MsrlError, OSError):  # reported when a cell needs it
-            threads()
+        for maker in makers:
+            with contextlib.suppress(MsrlError, OSError):  # reported when the library is needed
+                maker()
 
-    threading.Thread(target=make).start()
+    if makers and compiler() is not None:
+        threading.Thread(target=make).start()
 
 
 def cell_library(text: str, level: int) -> Path:

@@ -13,7 +13,7 @@ INCLUDES = tuple(
     SOURCE.with_name(f"{name}.h")
     for name in ("barrier", "copying", "draw", "index", "order", "rate_limiter", "views")
 )
-FLAGS = ("-std=c++20", "-pthread")
+FLAGS = ("-pthread",)
 
 
 def pointers(arrays: list[np.ndarray]) -> ctypes.Array:

@@ -15,7 +15,7 @@ from mindspore_rl.replay.table import Table
 SOURCE = Path(__file__).parent / "gather.h"
 HEADERS = (SOURCE.with_name(f"{name}.h") for name in ("copying", "index", "views"))
 INCLUDES = (*HEADERS, toolchain.DRIVER)
-FLAGS = ("-std=c++20", "-pthread")
+FLAGS = ("-pthread",)
 
 
 class TableGather(nn.Cell):

@@ -283,13 +283,19 @@ def _index(weights: np.ndarray, empty: Empty) -> tuple[np.ndarray, np.ndarray]:
     return own, memory
 
 
+def library() -> Path:
+    """Returns the library of `rings.cpp`. Raises: MsrlError."""
+    headers = SOURCE.with_name("copying.h"), SOURCE.with_name("index.h")
+    return toolchain.library(SOURCE, {}, headers, FLAGS)
+
+
 @functools.cache
 def functions() -> ctypes.CDLL:
     """Loads the functions of `rings.cpp`, which keep the interpreter's lock. Raises: MsrlError."""
-    probe, headers = np.zeros(1), (SOURCE.with_name("copying.h"), SOURCE.with_name("index.h"))
+    probe = np.zeros(1)
     place = ctypes.c_void_p.from_address(id(probe) + ADDRESS).value
     assert place == probe.ctypes.data, "this NumPy lays its arrays out otherwise"
-    found = ctypes.PyDLL(str(toolchain.library(SOURCE, {}, headers, FLAGS)))
+    found = ctypes.PyDLL(str(library()))
     p, i = ctypes.c_void_p, ctypes.c_int64
     for name, result, arguments in (
         ("rebuild", None, [p]),

@@ -3,11 +3,8 @@
 import dataclasses
 import itertools
 import math
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +18,7 @@ from mindspore_rl.cli.check import cover
 from mindspore_rl.cli.main import main
 from mindspore_rl.compiler import pipeline
 from mindspore_rl.errors import JobFailure
+from tests.commands import started
 
 ROOT = Path(__file__).parents[2]
 REINFORCE = ROOT / "docs" / "examples" / "reinforce.py"
@@ -159,15 +157,10 @@ def test_wrong_words_are_refused(words, told, refused):
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-def test_an_interruption_leaves_nothing(tmp_path):
-    command = (sys.executable, "-m", "mindspore_rl.cli", "check", str(REINFORCE), "num_steps=8")
-    process = subprocess.Popen(
-        [*command, "--policy", "SingleLearnerFine"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-    )
+def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    words = ("check", REINFORCE, "num_steps=8", "--policy", "SingleLearnerFine")
+    process = started("-m", "mindspore_rl.cli", *words)
     for line in process.stderr:
         if "two runs agree" in line:  # ranks start after this line
             break

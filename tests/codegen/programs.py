@@ -138,7 +138,6 @@ def cells(draw):
 from mindspore import Parameter, Tensor, nn, ops
 import numpy as np
 
-
 class Random(nn.Cell):
     def __init__(self):
         super().__init__(auto_prefix=False)

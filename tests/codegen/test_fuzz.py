@@ -78,7 +78,6 @@ def test_a_wrong_row_is_found(folder, monkeypatch):
     text = """import mindspore as ms
 from mindspore import nn, ops
 
-
 class Random(nn.Cell):
     def construct(self, x, y, bias, weight, index):
         return x - ops.tanh(y)

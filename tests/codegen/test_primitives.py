@@ -61,32 +61,20 @@ def _shrink(x):
     return np.where(x > 0.3, x - 0.3, np.where(x < -0.3, x + 0.3, x * 0))
 
 
+AS_NUMPY = (
+    *("Abs", "Square", "Sqrt", "Floor", "Ceil", "Trunc", "Sign", "Exp", "Expm1", "Log", "Log1p"),
+    *("Log2", "Sin", "Cos", "Tan", "Sinh", "Cosh", "IsNan", "IsInf", "IsFinite", "Sinc"),
+)
 ONE = {
+    **{op: getattr(np, op.lower()) for op in AS_NUMPY},
     "Neg": np.negative,
-    "Abs": np.abs,
-    "Square": np.square,
-    "Sqrt": np.sqrt,
     "Rsqrt": lambda x: 1 / np.sqrt(x),
     "Reciprocal": lambda x: 1 / x,
     "Inv": lambda x: 1 / x,
-    "Floor": np.floor,
-    "Ceil": np.ceil,
     "Round": np.rint,
-    "Trunc": np.trunc,
-    "Sign": np.sign,
-    "Exp": np.exp,
-    "Expm1": np.expm1,
-    "Log": np.log,
-    "Log1p": np.log1p,
-    "Log2": np.log2,
-    "Sin": np.sin,
-    "Cos": np.cos,
-    "Tan": np.tan,
     "Asin": np.arcsin,
     "ACos": np.arccos,
     "Atan": np.arctan,
-    "Sinh": np.sinh,
-    "Cosh": np.cosh,
     "Tanh": _tanh,
     "Erf": _erf,
     "Erfc": np.vectorize(math.erfc, otypes=[float]),
@@ -96,13 +84,9 @@ ONE = {
     "SiLU": lambda x: x * _sigmoid(x),
     "Softplus": _softplus,
     "GeLU": _gelu,
-    "IsNan": np.isnan,
-    "IsInf": np.isinf,
-    "IsFinite": np.isfinite,
     "Asinh": np.arcsinh,
     "Acosh": np.arccosh,
     "Atanh": np.arctanh,
-    "Sinc": np.sinc,
     "Erfinv": special.erfinv,
     "SeLU": lambda x: 1.05070098 * np.where(x > 0, x, 1.67326324 * np.expm1(x)),
     "Mish": lambda x: x * np.tanh(_softplus(x)),
@@ -118,7 +102,9 @@ ONE = {
     "TensorMove": lambda x: x,
     "Cast": lambda x: x,
 }
+AS_NUMPYS = ("Maximum", "Minimum", "Greater", "Less", "Equal", "Hypot", "Fmax", "Fmin", "Heaviside")
 TWO = {
+    **{op: getattr(np, op.lower()) for op in AS_NUMPYS},
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -126,16 +112,11 @@ TWO = {
     "RealDiv": np.divide,
     "FloorDiv": lambda a, b: np.floor(a / b),
     "FloorMod": np.mod,
-    "Maximum": np.maximum,
-    "Minimum": np.minimum,
     "Atan2": np.arctan2,
     "Pow": np.power,
     "BiasAdd": np.add,
-    "Greater": np.greater,
     "GreaterEqual": np.greater_equal,
-    "Less": np.less,
     "LessEqual": np.less_equal,
-    "Equal": np.equal,
     "NotEqual": np.not_equal,
     "TanhGrad": lambda y, dy: dy * (1 - y * y),
     "ReluGrad": lambda dy, y: np.where(y > 0, dy, 0),
@@ -149,14 +130,10 @@ TWO = {
     "AbsGrad": lambda x, dy: dy * np.sign(x),
     "LogGrad": lambda x, dy: dy / x,
     "AddN": np.add,
-    "Hypot": np.hypot,
     "Mod": np.fmod,
     "RemainderTensorTensor": np.mod,
     "RemainderScalarTensor": np.mod,
     "Xlogy": special.xlogy,
-    "Fmax": np.fmax,
-    "Fmin": np.fmin,
-    "Heaviside": np.heaviside,
     "PReLU": lambda x, w: np.where(x > 0, x, w * x),
     "Elu": lambda x, w: np.where(x > 0, x, w * np.expm1(x)),
     "CeLU": lambda x, w: np.where(x > 0, x, w * np.expm1(x / w)),
@@ -190,13 +167,11 @@ SCALAR = {
     "EqScalar": np.equal,
     "NeScalar": np.not_equal,
 }
+KINDS = ("", "Tensor", "Scalar")
 WORD = {
-    "BitwiseAnd": np.bitwise_and,
-    "BitwiseOr": np.bitwise_or,
-    "BitwiseXor": np.bitwise_xor,
-    **{f"BitwiseAnd{kind}": np.bitwise_and for kind in ("Tensor", "Scalar")},
-    **{f"BitwiseOr{kind}": np.bitwise_or for kind in ("Tensor", "Scalar")},
-    **{f"BitwiseXor{kind}": np.bitwise_xor for kind in ("Tensor", "Scalar")},
+    **{f"BitwiseAnd{kind}": np.bitwise_and for kind in KINDS},
+    **{f"BitwiseOr{kind}": np.bitwise_or for kind in KINDS},
+    **{f"BitwiseXor{kind}": np.bitwise_xor for kind in KINDS},
     "LeftShift": np.left_shift,
     "RightShift": np.right_shift,
 }
@@ -252,10 +227,7 @@ def _cases(a, b, i, j, word, shift, truth):
         (node("FillScalar", None, number(2.5), type=_like(a, "")), np.full_like(a, 2.5)),
         (node("Zeros", type=_like(a, "")), np.zeros_like(a)),
         (node("Ones", type=_like(a, "")), np.ones_like(a)),
-        (
-            node("Strided", va, type=_like(a, ""), offset=max(len(a) - 1, 0), strides=(-1,)),
-            a[::-1],
-        ),
+        (node("Strided", va, type=_like(a, ""), offset=max(len(a) - 1, 0), strides=(-1,)), a[::-1]),
     ]
     cases += [
         (node(op, va, number(-1.0), number(2.0), type=_like(a, op)), np.clip(a, -1, 2))

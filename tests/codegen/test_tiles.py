@@ -164,6 +164,13 @@ def _agreeing(cell, inputs, threads=1):
     return [*found, *native.values()]
 
 
+def _agreeing_on_threads(cell, inputs):
+    """Checks native code against MindSpore, and that three threads give the same bits as one."""
+    first = _agreeing(cell, inputs)
+    for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_give_what_mindspore_gives(case, all_tiled):
     make, inputs = CASES[case]
@@ -217,14 +224,12 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     monkeypatch.setattr(emit_loop, "MIN_OWNED", 1)
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
-    first = _agreeing(cell, inputs)
+    _agreeing_on_threads(cell, inputs)
     for part in ("product_part<48, 4, 96, true, false, 16>(part", "transpose<8, 4>("):
         assert part in all_tiled[0]
     assert "for (int64_t i0 = part * 192 / 8;" in all_tiled[0]
     assert "+ part * 192 / 8, (part + 1) * 192 / 8 - part * 192 / 8);" in all_tiled[0]
     assert "several = ((in_parts)functions[0])(nullptr, nullptr, 0) > 1;" in all_tiled[0]
-    for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
@@ -232,23 +237,18 @@ def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
     monkeypatch.setattr(tiling, "MIN_PANELS", 1000)
     ms.set_seed(1)
     cell, inputs = Learn(Layers(512, 400), plain, nn.SGD), [_floats(ROWS, 400), _floats(ROWS, 3)]
-    first = _agreeing(cell, inputs)
+    _agreeing_on_threads(cell, inputs)
     for part in ("panels<64, 400, true, 400, 400>(", "panels<512, 3, false, 512, 3>("):
         assert part in all_tiled[0]
     assert "product_panels<8, 512, 400>(" in all_tiled[0]
-    for one, other in zip(first, _agreeing(cell, inputs, threads=3), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_rows_of_weights_become_whole_vectors_once(all_tiled):
     """Other widths than multiples of a vector's are filled up with zeros."""
     ms.set_seed(1)
-    cell = Learn(Layers(20), plain)
-    first = _agreeing(cell, CASES["plain"][1])
+    _agreeing_on_threads(Learn(Layers(20), plain), CASES["plain"][1])
     assert "pack<20, 4, 4, true, 32>(" in all_tiled[0]
     assert ", 20, 4, false, false, 4, 32>(" in all_tiled[0]
-    for one, other in zip(first, _agreeing(cell, CASES["plain"][1], threads=3), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_the_rows_of_a_large_sort_are_parts(monkeypatch, all_tiled):
@@ -300,9 +300,8 @@ def test_images_and_their_pools_run_in_one_run_of_tiles_of_few_bytes(all_tiled, 
 
 def test_attention_is_one_run_of_tiles_that_reads_its_slices_in_place(all_tiled):
     ms.set_seed(1)
-    cell = ATTENTION[0]()
-    first = _agreeing(cell, ATTENTION[1])
-    (text,) = all_tiled
+    _agreeing_on_threads(ATTENTION[0](), ATTENTION[1])
+    text = all_tiled[0]
     assert "static void tile_1" not in text
     assert "tile < (part + 1) * 24 / 8" in text
     assert text.count("layer_norm<5, 8>(") == text.count("layer_norm_grad<5, 8>(") == 2
@@ -315,8 +314,6 @@ def test_attention_is_one_run_of_tiles_that_reads_its_slices_in_place(all_tiled)
         "5, 4, 5, true, false, 5, 24",
         "5, 4, 5, true, false, 5, 8",
     ]
-    for one, other in zip(first, _agreeing(cell, ATTENTION[1], threads=3), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_little_work_stays_in_one_piece(all_tiled, monkeypatch):

@@ -14,6 +14,8 @@ from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.pipeline import JobRequest, prepare
 from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import FragmentPlan, Plan
+from mindspore_rl.policy import Schedule
+from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank.worker import run_inproc, run_worker
 from tests.compiler.reading_back import read_back
@@ -22,11 +24,15 @@ from tests.multiprocess import theorem
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
-def request(algorithm: Path, policy: str | Any, workers: int, **config: Any) -> JobRequest:
+def request(
+    algorithm: Path, policy: str | Any, workers: int, schedule: dict | None = None, **config: Any
+) -> JobRequest:
     """A request for a job of a few iterations that records the values at marks."""
     cls = programs.trainer_class(algorithm)
     if isinstance(policy, str):
         policy = registry.load_policy(registry.find_policy(policy))
+    if schedule is not None:
+        policy = dataclasses.replace(policy, schedule=Schedule(**schedule))
     return JobRequest(
         algorithm,
         policy,
@@ -101,17 +107,22 @@ def _compare(plan: Plan, reference: theorem.ReferenceRun, folder: Path) -> list[
     used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
     marks = tuple(mark for mark in plan.record if mark in used)
     wrong = theorem.compare(folder, reference, iterations, marks)
-    last = sorted((folder / "checkpoints").glob("*"))[-1]
+    last = checkpoint.list_checkpoints(folder / checkpoint.FOLDER)[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])
+
+
+def run(job: JobRequest, folder: Path) -> tuple[Plan, Path]:
+    """Runs a job. Returns: its plan, and its last checkpoint."""
+    plan, _ = prepare(job, folder)
+    _run(plan, folder)
+    return plan, checkpoint.list_checkpoints(folder / checkpoint.FOLDER)[-1]
 
 
 def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: Any) -> FragmentPlan:
     """Runs a job of one rank with compiled cells."""
     job = request(algorithm, "MultipleLearners", 1, **config)
     job = dataclasses.replace(job, record=(), num_iterations=num_iterations, compiled=True)
-    plan, _ = prepare(job, folder)
-    _run(plan, folder)
-    return plan.fragments[0]
+    return run(job, folder)[0].fragments[0]
 
 
 def _run(plan: Plan, folder: Path) -> None:

@@ -3,12 +3,10 @@
 import pytest
 
 from mindspore_rl import programs
-from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.compiler.partition.replicate import agent_shares
 from mindspore_rl.compiler.pipeline import JobRequest, analyse
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import COMPONENTS, DistributionPolicy, FragmentRule
 from tests.compiler.inproc import PROGRAMS
 from tests.tiers import quick
 
@@ -60,42 +58,6 @@ def test_a_split_by_agent_alone_needs_several(tmp_path):
     )
     with pytest.raises(PolicyError, match="splits agent by agent, and the environment has one"):
         analysed(str(policy), 2, registry.find_algorithm("a2c"))
-
-
-def test_an_environment_is_not_divided_between_agents():
-    rule = FragmentRule("all", COMPONENTS, 2, "agent")
-    with pytest.raises(PolicyError, match="agents share their environment"):
-        DistributionPolicy("Odd", "the environment by agent", (rule,))
-
-
-@pytest.fixture(scope="module")
-def by_agent():
-    return analysed("Environments", 2)
-
-
-def test_where_the_axis_lies(by_agent):
-    values = by_agent.program.values
-    targets = {op.kind: op.targets for op, _ in walk(by_agent.program.body)}
-    next_obs, _, reward, terminated, _ = (values[name] for name in targets["env_step"])
-    assert (next_obs.shape, next_obs.axis, next_obs.agent_axis) == ((6, 4, 18), 0, 1)
-    assert (reward.axis, reward.agent_axis) == (0, 1)
-    assert (terminated.axis, terminated.agent_axis) == (0, None)
-    obs, state, action, *_ = (values[name] for name in targets["replay_sample"])
-    assert (obs.axis, obs.agent_axis, action.agent_axis) == (1, 2, 2)
-    assert (state.axis, state.agent_axis) == (1, None)
-    assert by_agent.program.agents_mixed == {}
-
-
-def test_only_what_agents_share_is_summed(by_agent):
-    """The baseline's gradient is the same on every replica: its loss has no agents."""
-    reduced = {op for fragment, op in by_agent.reduced if fragment == "agent"}
-    sites = {
-        op.attr["site"]
-        for op, _ in walk(by_agent.program.body)
-        if op.kind == "boundary" and op.name in reduced
-    }
-    assert sites == {"boundary:gradient#1"}
-    assert any(name.startswith("mean#") for name in reduced)
 
 
 MIXED = {

@@ -28,27 +28,17 @@ def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-@pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
-def test_losses_see_their_names_at_the_call_and_means_may_be_unread(policy, tmp_path):
-    """The comparison takes what the job reads: `grads, _ = msrl.gradient(...)`.
-
-    Under Central only the server then has the sum of a gradient.
-    """
-    code = """
-        losses = []
-        for k in (1.0, 2.0):
-            def loss(obs, action, goal):
-                return self.loss(obs, action, goal * k)
-            losses.append(lambda o, a, g: self.loss(o, a, g * k))
-            g, _ = msrl.gradient(loss, self.net, obs, action, target)
-            msrl.update(self.apply, g)
-        g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
+LOSSES = """
+    losses = []
+    for k in (1.0, 2.0):
+        def loss(obs, action, goal):
+            return self.loss(obs, action, goal * k)
+        losses.append(lambda o, a, g: self.loss(o, a, g * k))
+        g, _ = msrl.gradient(loss, self.net, obs, action, target)
         msrl.update(self.apply, g)
-        """
-    job = inproc.request(program_with(tmp_path, learn=code), policy, 2, num_steps=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
+    g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
+    msrl.update(self.apply, g)
+    """
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
@@ -61,8 +51,6 @@ msrl.update(self.apply, grads)
 first, *more = means
 target = target + sum(more) + first
 """
-
-
 NUMBER = """
 losses, metrics, value = [], {"one": 0.0}, 0.0
 for scale in (1.0, 2.0):
@@ -78,14 +66,6 @@ if msrl.env_steps() >= 0:
 (_, (pair,)), target = msrl.gradient(loss, self.net, obs, action, target), 2.0 * target
 target = target + sum(losses) / len(losses) + metrics["one"] * value + pair
 """
-
-
-@pytest.mark.parametrize("code", [REST, NUMBER])
-def test_the_values_of_a_loss_are_a_tuple_and_one_value_also_a_number(code, tmp_path):
-    job = inproc.request(program_with(tmp_path, learn=code), "MultipleLearners", 2, num_steps=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
 LOOPS = """
     losses, history = [], {"mean": [], "two": []}
 
@@ -116,17 +96,6 @@ LOOPS = """
     means = {name: values[-1] for name, values in history.items()}
     (last, count), target = means["two"], target * min(losses) * max(history["mean"])
     """
-
-
-def test_loops_that_return_and_lists_that_grow_in_them(tmp_path):
-    """Also updates by functions inside and outside `learn`, `enumerate` of minibatches, `else`."""
-    end = ('"loss": means[0]', '"loss": means[0], "last": last + loss, "count": count')
-    job = inproc.request(
-        program_with(tmp_path, [FROM, end], learn=LOOPS), "MultipleLearners", 2, num_steps=4
-    )
-    assert inproc.differences(job, tmp_path) == []
-
-
 FITS = """
     losses = []
     for fit in range(2):
@@ -137,50 +106,6 @@ FITS = """
         losses.append(loss)
     target = target * losses[-1] + sum(losses) / len(losses)
     """
-
-
-def test_a_list_grows_in_a_loop_around_one_with_a_gradient(tmp_path):
-    """The outer loop was unrolled, for the list, and the gradient then refused."""
-    file = program_with(tmp_path, learn=FITS)
-    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
-DRAWS = """
-    for again in range(2):
-        for k, scale in enumerate((1.0, 2.0, 3.0)):
-            chance = msrl.uniform(8, 2)
-            seen, done, goal = msrl.replay_sample(8)
-            for i in range(2):
-                goal = scale * goal * chance[:, 0] + i
-                g, _ = msrl.gradient(self.loss, self.net, seen, done, goal)
-                msrl.update(self.apply, g)
-                target = target + msrl.mean(msrl.uniform(4, 1)) * scale
-    """
-
-
-def test_each_turn_of_an_unrolled_loop_draws_numbers_of_its_own(tmp_path):
-    """Ensembles of models; a loop over `range` with gradients in it was refused, too."""
-    keep = "msrl.replay_insert(obs, action, reward, keep=64)"
-    file = program_with(tmp_path, learn=DRAWS, loop=keep)
-    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
-def test_records_of_one_value_are_unpacked(tmp_path):
-    """On ranks, the value was a tuple of one array."""
-    row = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
-    parts = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
-    changed = [
-        ("(obs, action, reward)))", row),
-        ("obs, action, reward = batch", f"(rows,) = batch\n        obs, action, reward = {parts}"),
-    ]
-    learn = "(kept,) = msrl.replay_sample(8)\ntarget = target + msrl.mean(kept)"
-    file = program_with(tmp_path, changed, learn=learn, loop="msrl.replay_insert(reward, keep=32)")
-    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
 SIZES = """
     T, B = reward.shape
     n = T * B
@@ -192,38 +117,211 @@ SIZES = """
     flat = obs.reshape(n, -1)
     target = target + self.net.value(flat).reshape(shape) / T
     """
+DRAWS = """
+    for again in range(2):
+        for k, scale in enumerate((1.0, 2.0, 3.0)):
+            chance = msrl.uniform(8, 2)
+            seen, done, goal = msrl.replay_sample(8)
+            for i in range(2):
+                goal = scale * goal * chance[:, 0] + i
+                g, _ = msrl.gradient(self.loss, self.net, seen, done, goal)
+                msrl.update(self.apply, g)
+                target = target + msrl.mean(msrl.uniform(4, 1)) * scale
+    """
+ROWS_OF_NUMBERS = """
+    place = ops.arange(self.config.num_envs)
+    last = ops.zeros(self.config.num_envs)
+    for t in range(4):
+        last = reward[t] + 0.9 * last
+    target = target + last + place
+    """
+EARLY = """
+total, k = 0.0, 0
+for i in range(4):
+    for j in range(3):
+        if msrl.mean(reward) * j > 1.5:
+            break
+        else:
+            if i > 1:
+                total += 1.0
+                break
+            total += 0.5
+        total += 0.25
+    if total > 3.0:
+        break
+    k += 1
+n = 0
+while 7 > n and total < 9.0:
+    n += 2
+    if k + n > 7:
+        break
+    total += n
+target = reward * (total + k)
+"""
+NUMBERS = """
+coef, parts = (0.5, 2.0, 1.0), {0: reward, 1: 0.5 * obs[:, :, 0]}
+noise = msrl.uniform(self.config.num_envs * self.config.num_steps, 3)
+wide = ops.stack((reward.reshape(-1), noise[:, 0]), 1).swapaxes(0, 1).reshape((-1, 1))
+for i in range(3):
+    for _ in range(self.config.update_epochs - 2):
+        later = reward
+    target = parts[0] + coef[2 - i] * parts[1] * target
+    later = target
+target = target + later + wide[:, 0].reshape((2, *reward.shape)).sum(0)
+"""
+SEQUENCES = """
+parts, weights = {"a": reward, "b": 0.5 * obs[:, :, 0]}, (0.5, 2.0)
+for name, weight in zip(("b", "a"), weights, strict=True):
+    target = target + weight * parts[name]
+for place, (name, part) in enumerate(parts.items(), start=2):
+    target = target * 0.5 + place * part
+    if msrl.mean(target) > 1.0:
+        break
+    target = target + 0.25
+scaled = {name: part * k for k, (name, part) in enumerate(parts.items()) if k != 0}
+for i in range(2):
+    for part in reversed([target, reward, *scaled.values()]):
+        last = part * 0.5
+        for power in (1, 2):
+            last = last - part * 0.1 * power
+    target = target + last * i
+target = sum(k * part for part in (target, reward) for k in range(1, 3))
+"""
+TURNS = """
+total = 0.0
+for k in range(5, 0, -2):
+    if msrl.mean(target) > 1.0 * k:
+        continue
+    for j in range(2, 5):
+        if j == 3 or not self.config.extra:
+            continue
+        if msrl.mean(reward) > 2.0:
+            break
+        total += k * j
+    target = target + 0.5 * k
+    if msrl.env_steps() < 0:
+        continue
+    if total > 30.0:
+        break
+    total += 0.5
+for k in range(4, 4):
+    total = nothing
+for part in (1.0, 2.0):
+    if msrl.mean(target) > part:
+        continue
+    target = target * part
+target = target + total
+"""
+RETURNS = """
+if self.config.extra and msrl.env_steps() < 0:
+    print("never")
+    return {"loss": 0.0}
+assert float(target.max()) < 100.0, f"{target} is large"
+target = target + self.shifted(msrl, target, obs)
+if msrl.env_steps() > 0:
+    return {"loss": msrl.mean(target)}
+"""
+SHIFTED = """
+    def shifted(self, msrl, value, obs):
+        m = msrl.mean(value)
+        if m > 2.0:
+            if not self.config.extra:
+                return 0.0 * value
+            return 0.5 * value + m
+        elif m < -2.0:
+            return 0.5 * value - m
+        value = 0.25 * value
+        if m > 0.5:
+            return value
+        else:
+            return -value + msrl.mean(obs)
+
+    def learn(self, msrl, batch):"""
+MEANS = """
+a, b = msrl.mean(reward, obs, keep=1)
+target = target - a + msrl.mean(b)
+"""
+MADE = "self.actor, self.learner = Act(net), Learn(net, config)"
+INSERT = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+ITERATIONS = "        for _ in msrl.iterations"
+SCALED = """
+    def scaled(self, grads, factor):
+        self.optimizer(tuple([g + factor for g in grads]))
+
+    def learn"""
+ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
+PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
+MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
+EQUAL = {
+    "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
+    "the other values of a loss are one tuple": ({"learn": REST},),
+    "the only value of a loss is a number and a tuple": ({"learn": NUMBER},),
+    "loops that return, lists that grow in them, enumerate, else": (
+        {
+            "learn": LOOPS,
+            "remove": [
+                FROM,
+                ('"loss": means[0]', '"loss": means[0], "last": last, "count": count'),
+            ],
+        },
+    ),
+    "a list grows around a gradient; sizes with names are the replica's": (
+        {"learn": FITS + SIZES},
+    ),
+    "each turn of an unrolled loop draws numbers of its own": (
+        {"learn": DRAWS, "loop": "msrl.replay_insert(obs, action, reward, keep=64)"},
+    ),
+    "records of one value are unpacked": (
+        {
+            "learn": "(kept,) = msrl.replay_sample(8)\ntarget = target + msrl.mean(kept)",
+            "loop": "msrl.replay_insert(reward, keep=32)",
+            "remove": [
+                ("(obs, action, reward)))", ONE_VALUE),
+                ("obs, action, reward = batch", f"(rows,) = batch; obs, action, reward = {PARTS}"),
+            ],
+        },
+    ),
+    "a replica takes its rows of an array made of numbers": (
+        {
+            "learn": ROWS_OF_NUMBERS,
+            "loop": "memory = 0.5 * memory + obs[:, :2]\nreward = reward + memory.sum(-1)",
+            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}")],
+        },
+    ),
+    "turns left out, and ranges with a start and a step": ({"learn": TURNS},),
+    "returns under conditions of the run": (
+        {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
+    ),
+    "loops and comprehensions over known lengths": ({"learn": SEQUENCES},),
+    "breaks in both branches, and in a while; means of each environment": (
+        {"learn": EARLY + MEANS},
+    ),
+    "numbers as keys, as a table, and of no turns": ({"learn": NUMBERS}, "Central"),
+    "a whole value beside shares of a sum": (
+        {
+            "remove": [
+                ("\n    def learn", SCALED),
+                ('"gradient", gradient)', '"gradient", (*gradient, msrl.mean(obs * obs)))'),
+                ("grads, means =", "grads, means, m ="),
+                ("self.apply, grads", "self.scaled, grads, m"),
+                ('"loss": means[0]', '"loss": msrl.mean(reward)'),
+            ]
+        },
+        "Central",
+    ),
+}
+"""Changes of the template, and the policy if it is not MultipleLearners."""
 
 
-def test_a_size_that_has_a_name_is_that_of_the_replica(tmp_path):
-    """Several learners refused it, and a compiled one got an array in place of the number."""
-    file = program_with(tmp_path, learn=SIZES)
-    job = inproc.request(file, "MultipleLearners", 2, num_steps=4, num_envs=4)
-    assert inproc.differences(job, tmp_path) == []
-
-
-def test_a_replica_takes_its_rows_of_an_array_made_of_numbers(tmp_path):
-    """The state of a memory, and a scan's first value, were refused with several replicas."""
-    head, insert = "for _ in msrl.iterations():", 'msrl.replay_insert(*msrl.boundary("tr'
-    made = "ops.zeros((self.config.num_envs, obs.shape[-1] // 2))"
-    changed = [
-        (head, f"memory = {made}\n        {head}"),
-        (insert, f"memory = 0.5 * memory + obs[:, :2]\n                {insert}"),
-        ("(obs, action, reward)))", "(obs, action, reward + memory.sum(-1))))"),
-    ]
-    learn = """
-        place = ops.arange(self.config.num_envs)
-        last = ops.zeros(self.config.num_envs)
-        for t in range(4):
-            last = reward[t] + 0.9 * last
-        target = target + last + place
-        """
-    file = program_with(tmp_path, changed, learn=learn)
-    job = inproc.request(file, "MultipleLearners", 3, num_steps=4, num_envs=4)
+@pytest.mark.parametrize("case", EQUAL)
+def test_a_changed_program_equals_the_reference(case, tmp_path):
+    parts, *policy = EQUAL[case]
+    file = program_with(tmp_path, **parts)
+    job = inproc.request(file, *(policy or ["MultipleLearners"]), 3, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
 def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
-    made = "self.actor, self.learner = Act(net), Learn(net, config)"
     lines = [
         "nets, self.learner.nets = [Net(config, spec) for _ in range(2)], []",
         "self.learner.nets.extend(nets)",  # after it became an attribute
@@ -232,7 +330,7 @@ def test_networks_in_containers_have_the_names_of_a_cell_list(tmp_path):
         "self.learner.pairs = [nets[0].trainable_params()]",
     ]
     changed = [
-        (made, "\n        ".join([made, *lines])),
+        (MADE, "\n        ".join([MADE, *lines])),
         ("from mindspore import nn", "from mindspore import Parameter, nn"),
     ]
     trainer = _made(programs.trainer_class(program_with(tmp_path, changed)))
@@ -284,12 +382,11 @@ class Learn(BaseLearner):
 
 
 def test_dictionaries_filled_in_loops_reversed_loops_and_objects_with_parameters(tmp_path):
-    made = "self.actor, self.learner = Act(net), Learn(net, config)"
     changed = [
         ('{"loss": means[0]}', '{"loss": means[0], **metrics}'),
         ("from mindspore import nn", "from mindspore import Parameter, nn"),
         ("class Learn(BaseLearner):\n", COUNTS),
-        (made, f"{made}\n        self.learner.counts = Counts()"),
+        (MADE, f"{MADE}\n        self.learner.counts = Counts()"),
     ]
     file = program_with(tmp_path, changed, learn=FILLED)
     trainer = _made(programs.trainer_class(file))
@@ -405,156 +502,6 @@ def test_a_loop_over_range_that_changes_an_array_is_not_unrolled(tmp_path):
     lines = "b = reward > 1.0\nfor i in range(3):\n    b |= reward > 0.0\ntarget = reward * b"
     program = build_with(tmp_path, learn=lines)
     assert "range" in [getattr(item, "kind", "") for item, _ in paths(program.body)]
-
-
-REFUSED = {
-    "a parameter that becomes a value": (
-        "w = self.net.critic.layers[0].weight\nfor i in msrl.epochs(2):\n"
-        "    msrl.update(self.apply, w)\n    w = w * 0.5",
-        "for i in",
-        "`w`, a Parameter here and another value later",
-    ),
-    "one value for several": (
-        "pair = (reward, target)\nfor i in msrl.epochs(2):\n"
-        "    pair = self.loss(obs, action, pair[0])",
-        "for i in",
-        "`pair`, 2 parts before the loop and one value at its end",
-    ),
-    "alias": ("a = []\nb = a\na.append(reward)", "a.append", "which `b` is too"),
-    "in a tuple": ("a = []\nb = (a, 1)\na.append(reward)", "a.append", "which `b` holds too"),
-    "in a function": (
-        "a = []\ndef f(x):\n    x.append(reward)\n    return x[0]\ntarget = f(a)",
-        "x.append",
-        "in place of `x`, which",
-    ),
-    "perhaps another": (
-        "a, b = [0.0], [1.0]\nif msrl.mean(reward) > 0:\n    a = b\na[0] = reward",
-        "a[0] = reward",
-        "which a condition or a loop may make another one",
-    ),
-    "another in each turn": (
-        "a, b = [0.0], [1.0]\nfor i in msrl.epochs(2):\n    a[0] = a[0] * 2.0\n    a = b",
-        "a[0] = ",
-        "which a condition or a loop may make another one",
-    ),
-    "a loop over it": (
-        "a = [reward]\nfor x in a:\n    a.append(x)",
-        "a.append",
-        "a change of `a` in a loop over it",
-    ),
-    "parts of another form": (
-        "a = []\nfor (o,) in msrl.minibatches(2, (obs,)):\n    a.append(o[0])\n"
-        "    a.append((1, 2))",
-        "a.append((1",
-        "a part of `a` of another form than the first",
-    ),
-    "parts of an unknown number": (
-        "a = []\nfor (o,) in msrl.minibatches(2, (obs,)):\n    a.append(msrl.mean(o))\n"
-        "    if a[-1] > 0:\n        break\ntarget = [2.0 * x for x in a][0]",
-        "a][0]",
-        "`a`, a list whose length is known only at run time",
-    ),
-    "a list of later keys": (
-        "d = {'a': 1.0}\nfor k, v in d.items():\n    d[v] = v",
-        "d[v] = v",
-        "a change of `d` in a loop over it",
-    ),
-    "results of other keys": (
-        "r = {'a': 1.0}\nif msrl.mean(reward) > 0:\n    return r\nreturn {**r, 'b': 2.0}",
-        "if msrl",
-        "the result, which is something else in each branch",
-    ),
-    "keys of a branch": (
-        "d = {}\nif msrl.mean(reward) > 0:\n    d['a'] = reward\ntarget = len(d) * reward",
-        "if msrl",
-        "something else in each branch",
-    ),
-    "walrus behind": ("target = reward * (x := msrl.mean(reward))", "x := ", "`:=`"),
-    "late lambda": (
-        "f = [lambda x: k * x for k in (1, 2)]\ntarget = f[0](reward)",
-        "lambda x",
-        "a lambda that uses `k` of a comprehension",
-    ),
-    "nonlocal": (
-        "n = 0\ndef f(x):\n    nonlocal n\n    n += 1\n    return n * x\ntarget = f(reward)",
-        "nonlocal n",
-        "`nonlocal` or `global`",
-    ),
-    "recursion": (
-        "def f(x):\n    return f(x)\ntarget = f(reward)",
-        "f(x)",
-        "a function that calls itself",
-    ),
-    "function of a function": (
-        "def make(k):\n    return lambda x: k * x\ntarget = make(2)(reward)",
-        "def make",
-        "a function that returns a function",
-    ),
-    "loss with msrl": (
-        "grads, m = msrl.gradient(lambda o: msrl.mean(o), self.net, obs)",
-        "lambda o",
-        "a loss that calls msrl",
-    ),
-    "unknown in a loss": (
-        "grads, m = msrl.gradient(lambda o: o * rest, self.net, obs)",
-        "lambda o",
-        "the unknown name 'rest'",
-    ),
-    "a dictionary that a loop grows and reads": (
-        "d = {'a': 1.0}\nfor i in msrl.epochs(2):\n    d['b'] = d['a'] + i",
-        "for i in",
-        "`d`, a dictionary that grows in a loop that reads it",
-    ),
-    "pop": ("xs = [reward]\ntarget = xs.pop()", "xs.pop", "`pop` of a list"),
-    "a key by the index of a loop that draws": (
-        "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
-        "        d[f'o{k}'] = msrl.mean(o)",
-        "f'o{k}'",
-        "a value that is only known at run time",
-    ),
-    "None in a branch": (
-        "x = None\nif msrl.mean(reward) > 0:\n    x = reward\ntarget = x",
-        "if msrl",
-        "`x`, which is something else in each branch",
-    ),
-    "gradient by a number": (
-        "grads, m = msrl.gradient(self.loss, 1.0, obs, action, target)",
-        "1.0",
-        "msrl.gradient by `1.0`",
-    ),
-    "no loss": (
-        "grads, m = msrl.gradient(reward, self.net, obs)",
-        "reward",
-        "`reward` as a function",
-    ),
-    "a network as an argument": (
-        "msrl.update(self.apply, self.net)",
-        "msrl.update",
-        "a Net in a variable as an operand",
-    ),
-    "gradients in a loop inside": (
-        "for k in (1, 2):\n    for i in msrl.epochs(2):\n"
-        "        g, m = msrl.gradient(self.loss, self.net, obs, action, target)",
-        "msrl.gradient",
-        "in an unrolled loop",
-    ),
-    "gradients under a condition inside": (
-        "for k in (1, 2):\n    if msrl.mean(reward) > k:\n"
-        "        g, m = msrl.gradient(self.loss, self.net, obs, action, target)",
-        "msrl.gradient",
-        "in an unrolled loop",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, tmp_path):
-    code, under, construct = REFUSED[case]
-    with pytest.raises(ProgramError) as caught:
-        build_with(tmp_path, learn=code)
-    place, line, caret = str(caught.value).split("\n")[:3]
-    assert construct in place
-    assert line[len(caret) - 1 :].startswith(under), str(caught.value)
 
 
 @pytest.mark.parametrize(

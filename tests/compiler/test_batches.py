@@ -16,7 +16,6 @@ from mindspore_rl.compiler.pipeline import analyse, prepare
 from mindspore_rl.environments.registry import spec
 from mindspore_rl.errors import MsrlError, PolicyError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import Schedule
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import arrivals_log, checkpoint
 from mindspore_rl.runtime.arrivals_log import Arrived, read_log
@@ -32,6 +31,7 @@ from tests.tiers import quick
 
 LEARNERS = str(Path(__file__).parents[2] / "docs" / "examples" / "split_learners.py")
 """A policy with two learners."""
+ASYNCHRONOUS = {"order": "asynchronous"}
 RECORDS = {
     "replay_size": 60, "batch_size": 12, "learning_starts": 0, "num_steps": 4, "hidden": (8,),
 }  # fmt: skip
@@ -53,16 +53,14 @@ def request(
 ):
     file, config = registry.find_algorithm(algorithm), config or SMALL[algorithm]
     config = {"num_envs": num_envs, "learning_rate": 0.02} | config
-    job = inproc.request(file, policy, workers, **config)
-    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", **schedule))
-    return dataclasses.replace(job, policy=policy, num_iterations=iterations)
+    job = inproc.request(file, policy, workers, {**ASYNCHRONOUS, **schedule}, **config)
+    return dataclasses.replace(job, num_iterations=iterations)
 
 
 def run(job, folder):
-    """Runs a job in this process. Returns: its plan, and the arrays of its last checkpoint."""
-    plan, _ = prepare(job, folder)
-    inproc._run(plan, folder)
-    return plan, checkpoint.load(sorted((folder / "checkpoints").glob("*"))[-1])[0]
+    """Runs a job in this process. Returns: its plan, and its last checkpoint with its arrays."""
+    plan, last = inproc.run(job, folder)
+    return plan, last, checkpoint.load(last)[0]
 
 
 @pytest.fixture
@@ -77,7 +75,7 @@ def shuffled(monkeypatch):
 )
 def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path, shuffled):
     job = request(algorithm, workers, 6, gather=gather, staleness=3)
-    plan, arrays = run(job, tmp_path)
+    plan, _, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan).rows
     otherwise = dataclasses.replace(plan, fragments=plan.fragments[::-1])  # the learner comes first
     assert plan.steps_per_update == otherwise.steps_per_update == gather * 6 // workers * 4
@@ -92,7 +90,7 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
 def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp_path, shuffled):
     """Each learns from batches of its own actors, and both make the same updates."""
     job = request(algorithm, 4, 8, policy=LEARNERS, gather=gather, staleness=3)
-    plan, arrays = run(job, tmp_path)
+    plan, _, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan).rows
     assert plan.steps_per_update == 2 * gather * 2 * 4
     assert log.shape == (3 * 8 * 4 // plan.steps_per_update, 2 * gather, 3)
@@ -108,12 +106,7 @@ def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp
 @pytest.mark.parametrize(
     ("algorithm", "config"),
     quick(
-        [
-            ("dqn", FEW_UPDATES),
-            ("dqn", {"n_step": 1}),
-            ("sac", {}),
-            ("td3", {}),
-        ],
+        [("dqn", FEW_UPDATES), ("dqn", {"n_step": 1}), ("sac", {}), ("td3", {})],
         0,
     ),
 )
@@ -134,7 +127,7 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(
 
     monkeypatch.setattr(ReplaySegments, "write_ahead", write_ahead)
     job = request(algorithm, 3, 6, 12, config=RECORDS | config, staleness=6)
-    plan, arrays = run(job, tmp_path)
+    plan, _, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan).rows
     assert any(len(set(batch[:, 0])) < 3 for batch in log), "a worker has several"
     inserted = arrays["counters/inserted"]
@@ -152,14 +145,13 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
         job = request("dqn", 3, 6, 5, config=RECORDS | {"priority": 0.6, "n_step": 2})
     else:
         job = across(tmp_path, program, "SingleLearnerCoarse", 3, 6)
-    _, arrays = run(job, tmp_path / "before")
+    _, last, arrays = run(job, tmp_path / "before")
     assert len(set(arrays["counters/inserted"])) > 1
-    last = sorted((tmp_path / "before" / "checkpoints").glob("*"))[-1]
     ends = []
     for name, workers in (("SingleLearnerCoarse", 2), ("MultipleLearners", 3)):
         policy = registry.load_policy(registry.find_policy(name))
         changes = {"policy": policy, "workers": workers, "num_iterations": 8, "resume": str(last)}
-        ends.append(run(dataclasses.replace(job, **changes), tmp_path / name)[1])
+        ends.append(run(dataclasses.replace(job, **changes), tmp_path / name)[2])
     assert np.array_equal(*(end["counters/inserted"] for end in ends))
     for name in (name for name in ends[0] if name.startswith("parameters/")):
         np.testing.assert_allclose(*(end[name] for end in ends), rtol=1e-5, atol=1e-6)
@@ -181,8 +173,8 @@ def test_a_resumed_run_is_the_plain_loop_of_all_its_logs(
 ):
     """With other workers; from its beginning, or without that from the checkpoint on."""
     config = config or SMALL[algorithm]
-    run(request(algorithm, num_envs=6, config=config, iterations=4, **first), tmp_path / "before")
-    last = sorted((tmp_path / "before" / "checkpoints").glob("*"))[-1]
+    job = request(algorithm, num_envs=6, config=config, iterations=4, **first)
+    _, last, _ = run(job, tmp_path / "before")
     job = request(algorithm, num_envs=6, config=config, iterations=8, staleness=4, **then)
     job = dataclasses.replace(job, resume=str(last))
     plan, _ = prepare(job, tmp_path / "later")
@@ -208,9 +200,8 @@ def across(folder, by, policy, workers, num_envs, count=12):
     keep = (insert, f"{insert[:-1]}, keep={10 * num_envs})")
     draw = ("msrl.replay_sample()", f'msrl.replay_sample({count}, "{by}")')
     file = program_with(folder, (keep, draw))
-    job = inproc.request(file, policy, workers, num_envs=num_envs, num_steps=4)
-    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
-    return dataclasses.replace(job, policy=policy, num_iterations=5)
+    job = inproc.request(file, policy, workers, ASYNCHRONOUS, num_envs=num_envs, num_steps=4)
+    return dataclasses.replace(job, num_iterations=5)
 
 
 @pytest.mark.slow
@@ -222,7 +213,7 @@ def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, sh
         job = request("dqn", 4, 8, 5, policy=LEARNERS, config=config)
     else:
         job = across(tmp_path, program, LEARNERS, 4, 8, count=16)
-    plan, arrays = run(job, tmp_path / "run")
+    plan, last, arrays = run(job, tmp_path / "run")
     log = read_log(tmp_path / "run", plan).rows
     assert log.shape == (5, 4, 3)
     assert (log[:, :, 0] // 2 == [0, 0, 1, 1]).all()
@@ -230,9 +221,8 @@ def test_several_learners_keep_the_records_of_their_actors(program, tmp_path, sh
     assert len(set(inserted)) > 1
     assert sum(inserted) == 5 * plan.num_envs * plan.records_per_env
     assert far(plan, log, arrays) < 1e-6
-    last = str(sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1])
-    job = dataclasses.replace(job, num_iterations=7, resume=last)
-    _, arrays = run(job, tmp_path / "later")
+    job = dataclasses.replace(job, num_iterations=7, resume=str(last))
+    _, _, arrays = run(job, tmp_path / "later")
     assert sum(arrays["counters/inserted"]) == 7 * plan.num_envs * plan.records_per_env
     assert (arrays["counters/inserted"] >= inserted).all()
 
@@ -257,8 +247,7 @@ def far(plan, log, arrays, begin=None):
 def test_a_batch_of_all_workers_is_the_synchronous_batch(tmp_path):
     job = request("ppo", 2, 4, iterations=2, gather=2, staleness=0)
     reference = inproc.run_reference(job, tmp_path)
-    run(job, tmp_path / "run")
-    last = sorted((tmp_path / "run" / "checkpoints").glob("*"))[-1]
+    _, last = inproc.run(job, tmp_path / "run")
     assert theorem.compare_states(last, reference.checkpoints[-1]) == []
 
 
@@ -290,15 +279,13 @@ def test_a_value_that_would_return_to_actors_is_refused(tmp_path):
         (learn, f"found = msrl.agent_learn(batch)\n            {returned}"),
     )
     file = program_with(tmp_path, changes)
-    job = inproc.request(file, "SingleLearnerCoarse", 2, num_envs=4, num_steps=4)
-    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    job = inproc.request(file, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
     with pytest.raises(PolicyError, match="`scale` back to actor, to which only parameters"):
-        analyse(dataclasses.replace(job, policy=policy))
+        analyse(job)
 
 
 def test_a_learner_that_asks_for_the_numbers_of_changing_environments_is_refused(tmp_path):
     program = program_with(tmp_path, learn='target = reward * msrl.env_index().astype("float32")')
-    job = inproc.request(program, "SingleLearnerCoarse", 2, num_envs=4, num_steps=4)
-    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    job = inproc.request(program, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
     with pytest.raises(PolicyError, match=r"asks for their numbers\n .*\nlet the rows of"):
-        prepare(dataclasses.replace(job, policy=policy), tmp_path / "run")
+        prepare(job, tmp_path / "run")

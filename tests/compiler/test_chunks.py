@@ -1,6 +1,5 @@
 """Loops in chunks: the reference's numbers, the documented order, and refusals with reasons."""
 
-import dataclasses
 import random
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.rank.messenger import Messenger
 from mindspore_rl.runtime.rank.pipelined_loop import in_turn, run_parts
 from tests.compiler import inproc
@@ -27,14 +25,12 @@ CASES = [
 
 
 def _job(name, policy, workers, chunks, environment, act_for=0, **config):
-    if isinstance(policy, str):
-        policy = registry.load_policy(registry.find_policy(policy))
-    policy = dataclasses.replace(policy, schedule=Schedule(chunks=chunks, act_for=act_for))
     own = inproc.PROGRAMS / f"{name}.py"
     file = own if own.exists() else registry.find_algorithm(name)
     if name == "ppo":
         config = {"num_steps": 16, "update_epochs": 2, **config}
-    return inproc.request(file, policy, workers, env=environment, **config)
+    schedule = {"chunks": chunks, "act_for": act_for}
+    return inproc.request(file, policy, workers, schedule, env=environment, **config)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,7 @@ import pytest
 from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import (
-    WORKERS,
-    Cut,
-    DistributionPolicy,
-    FragmentRule,
-    Schedule,
-)
+from mindspore_rl.policy import WORKERS, Cut, DistributionPolicy, FragmentRule, Schedule
 from tests.compiler.programs import analyse_with
 from tests.tiers import quick
 
@@ -66,6 +60,7 @@ def changed(rule: int, **given) -> tuple[FragmentRule, ...]:
 
 
 CUT = Cut("transition", "actor", "replay")
+UPDATES_SEND = r'updates send parameters: write Cut\("parameters", "update", "actor"\)'
 
 
 def test_the_former_name_of_an_axis_is_understood():
@@ -83,6 +78,17 @@ def test_the_former_name_of_an_axis_is_understood():
         ({"fragments": changed(0, sharded=5)}, "e has sharded=5, expected a tuple"),
         ({"fragments": changed(0, sharded=["env"])}, r"e has sharded=\['env'\], expected a tuple"),
         ({"fragments": changed(0, replicas=True)}, "e has replicas=True, expected a number"),
+        ({"fragments": changed(0, replicas=0)}, "replicas=0, expected a number of at least 1"),
+        ({"fragments": changed(0, replicas="worker")}, "replicas='worker'.*WORKERS"),
+        ({"fragments": changed(0, replicas=1.5)}, r"replicas=1\.5"),
+        (
+            {"fragments": changed(0, compiled=("env",))},
+            "compiled=.'env',. .*expected .*'environment'",
+        ),
+        ({"fragments": changed(0, compiled=("actor",))}, "e has compiled=.'actor',."),
+        ({"fragments": changed(1, compiled=("environment",))}, "a has compiled="),
+        ({"fragments": changed(0, sharded="envs")}, "sharded='envs'"),
+        ({"fragments": changed(0, sharded="agent")}, "agents share their environment"),
         ({"fragments": RULES[0]}, "P has fragments=FragmentRule.*, expected a tuple"),
         ({"fragments": list(RULES)}, r"P has fragments=\[.*, expected a tuple"),
         ({"fragments": (*RULES, "l")}, r"P has fragments=.*, expected a tuple"),
@@ -93,14 +99,8 @@ def test_the_former_name_of_an_axis_is_understood():
         ({"cuts": (Cut("x", "actor", "actor"),)}, "'actor' and 'actor', expected two components"),
         ({"cuts": (Cut("x", "actor", "learner"),)}, "'learner'; components are environment"),
         ({"schedule": "arrival"}, r"P has schedule='arrival', expected Schedule\("),
-        (
-            {"cuts": (Cut("parameters", "actor", "update"),)},
-            r'updates send parameters: write Cut\("parameters", "update", "actor"\)',
-        ),
-        (
-            {"cuts": (Cut("parameters", "gradient", "actor"),)},
-            r'updates send parameters: write Cut\("parameters", "update", "actor"\)',
-        ),
+        ({"cuts": (Cut("parameters", "actor", "update"),)}, UPDATES_SEND),
+        ({"cuts": (Cut("parameters", "gradient", "actor"),)}, UPDATES_SEND),
     ],
 )
 def test_fields_of_another_kind(given, message):

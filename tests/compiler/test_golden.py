@@ -14,14 +14,16 @@ GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PASSES = {"partition": render_partition, "regions": pipeline.stage_text}
 """The projected programs are those of the regions."""
+BOTH = ("SingleLearnerCoarse", "MultipleLearners")
 JOBS = [
-    (file, policy, env)
-    for file, env in (
-        (PROGRAMS / "a2c.py", "CartPole-v1"),
-        (PROGRAMS / "kl_stop.py", "CartPole-v1"),
-        (PROGRAMS / "teams.py", "graph:simple_tag_v3"),
+    (PROGRAMS / f"{name}.py", policy, env)
+    for name, env, policies in (
+        ("a2c", "CartPole-v1", (*BOTH, "SingleLearnerFine")),
+        ("kl_stop", "CartPole-v1", BOTH),
+        ("kept", "CartPole-v1", BOTH[:1]),
+        ("teams", "graph:simple_tag_v3", (*BOTH, "Environments")),
     )
-    for policy in ("SingleLearnerCoarse", "MultipleLearners")
+    for policy in policies
 ]
 
 
@@ -32,6 +34,7 @@ def _texts(file: Path, policy: str, env: str) -> dict[Path, str]:
     seen: dict = {}
     with tempfile.TemporaryDirectory() as folder:
         pipeline.prepare(request, Path(folder), seen.__setitem__)
+    assert tuple(seen) == pipeline.STAGES
     start = GOLDEN / f"{file.stem}_{policy}"
     return {Path(f"{start}.{name}.txt"): show(seen[name]) for name, show in PASSES.items()}
 

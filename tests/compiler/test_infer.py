@@ -17,46 +17,6 @@ from mindspore_rl.plan.value import Value
 from tests.compiler.programs import analyse_with, program_with
 
 
-@pytest.fixture(scope="module")
-def ppo():
-    file = registry.find_algorithm("ppo")
-    config = programs.trainer_class(file).Config(
-        env="CartPole-v1", num_envs=8, num_steps=16, num_minibatches=4
-    )
-    policy = registry.load_policy(registry.find_policy("GPUOnly"))
-    return analyse(JobRequest(file, policy, config)).program
-
-
-def _targets(program, kind):
-    return next(op.targets for op, _ in walk(program.body) if op.kind == kind)
-
-
-def test_the_axis_of_environments_is_where_the_extent_follows_their_number(ppo):
-    obs = ppo.values[_targets(ppo, "env_reset")[0]]
-    assert (obs.shape, obs.dtype, obs.axis, obs.per_env) == ((8, 4), "float32", 0, 1)
-    obs_of_all_steps = ppo.values[_targets(ppo, "replay_sample")[0]]
-    assert (obs_of_all_steps.shape, obs_of_all_steps.axis) == ((16, 8, 4), 1)
-
-
-def test_a_minibatch_holds_several_rows_of_each_environment(ppo):
-    row = ppo.values[_targets(ppo, "minibatch")[0]]
-    assert (row.shape, row.axis, row.per_env) == ((32, 4), 0, 4)
-
-
-def test_gradients_are_whole_and_truth_values_bool(ppo):
-    grads, means, loss = _targets(ppo, "gradient")
-    assert {leaf.axis for leaf in ppo.values[loss].leaves} == {0}
-    assert not ppo.values[grads].split
-    assert [leaf.shape for leaf in ppo.values[means].leaves] == [()] * len(ppo.values[means].leaves)
-    *_, terminated, truncated = _targets(ppo, "env_step")
-    assert ppo.values[terminated].dtype == ppo.values[truncated].dtype == "bool"
-
-
-def test_ppo_mixes_no_rows(ppo):
-    assert ppo.row_dependent == {}
-    assert ppo.unsplittable == ()
-
-
 def test_a_program_is_examined_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = program_with(tmp_path)

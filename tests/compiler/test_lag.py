@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from mindspore_rl.cli import main as cli
-from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Schedule
-from mindspore_rl.runtime.checkpoint import lagged, list_checkpoints, load
+from mindspore_rl.runtime.checkpoint import lagged, load
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, program_with
 from tests.compiler.test_programs import SCATTERED
@@ -39,9 +38,9 @@ CASES = [
 
 
 def request(algorithm, policy, workers, lag, iterations=3, **config):
-    job = inproc.request(registry.find_algorithm(algorithm), policy, workers, **config)
-    policy = dataclasses.replace(job.policy, schedule=Schedule(lag=lag))
-    return dataclasses.replace(job, policy=policy, num_iterations=iterations)
+    file = registry.find_algorithm(algorithm)
+    job = inproc.request(file, policy, workers, {"lag": lag}, **config)
+    return dataclasses.replace(job, num_iterations=iterations)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +74,8 @@ def test_a_free_run_has_the_same_lag(algorithm, policy, workers, config, tmp_pat
 
 
 def free_run(job, reference, folder):
-    plan, _ = prepare(job, folder)
-    inproc._run(plan, folder)
+    _, last = inproc.run(job, folder)
     assert theorem.compare(folder, reference, job.num_iterations) == []
-    last = list_checkpoints(folder / "checkpoints")[-1]
     for prefix in ("parameters/", "lagged/"):
         assert theorem.compare_states(last, reference.checkpoints[-1], prefix) == []
 
@@ -86,9 +83,7 @@ def free_run(job, reference, folder):
 def ended(folder, iterations, workers, lag, resume="", policy=COARSE):
     """Runs to the end. Returns: the path and the arrays of the last checkpoint."""
     job = request("a2c", policy, workers, lag, iterations, **A2C, learning_rate=0.05)
-    plan, _ = prepare(dataclasses.replace(job, record=(), resume=str(resume)), folder)
-    inproc._run(plan, folder)
-    last = list_checkpoints(folder / "checkpoints")[-1]
+    _, last = inproc.run(dataclasses.replace(job, record=(), resume=str(resume)), folder)
     return last, load(last)[0]
 
 
@@ -127,10 +122,9 @@ def test_a_checkpoint_without_a_lag_has_the_newest_parameters_for_older_ones(tmp
 def test_a_program_that_uses_parameters_for_more_than_acting_keeps_older_ones(tmp_path):
     more = "obs = next_obs + self.actor.net.value(next_obs)[:, None]\n"
     file = program_with(tmp_path, [("obs = next_obs\n", more)])
-    policy = registry.load_policy(registry.find_policy(COARSE))
-    job = inproc.request(file, policy, 2, num_envs=2, num_steps=3, learning_rate=0.05)
-    policy = dataclasses.replace(policy, schedule=Schedule(lag=1))
-    job = dataclasses.replace(job, policy=policy, num_iterations=3)
+    config = {"num_envs": 2, "num_steps": 3, "learning_rate": 0.05}
+    job = inproc.request(file, COARSE, 2, {"lag": 1}, **config)
+    job = dataclasses.replace(job, num_iterations=3)
     reference = inproc.run_reference(job, tmp_path)
     free_run(job, reference, tmp_path / "run")
 

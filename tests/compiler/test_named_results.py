@@ -1,4 +1,4 @@
-"""Results of `act` with names, and steps of a dataclass."""
+"""Records of programs: NamedTuples, dataclasses, results of `act` with names; keywords."""
 
 import pytest
 
@@ -10,8 +10,11 @@ from tests.compiler.programs import analyse_with, build_with
 from tests.programs.named import Decision, Memory
 
 
-def test_a_program_of_names_is_its_plain_loop(tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "named.py", "MultipleLearners", 2, num_steps=4)
+@pytest.mark.parametrize(
+    ("name", "policy"), [("named", "MultipleLearners"), ("records", "Central")]
+)
+def test_a_program_of_records_is_its_plain_loop(name, policy, tmp_path):
+    job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 
@@ -61,41 +64,89 @@ def test_a_greedy_action_replaces_the_part_of_this_name():
     assert with_action(1, 3) == 3
 
 
-DATA = (
-    "class Learn(BaseLearner):",
-    "import dataclasses\nfrom typing import Any\n"
-    "@dataclasses.dataclass(frozen=True)\nclass Pair:\n    first: Any\n    second: Any = 1.0\n"
-    "class Learn(BaseLearner):",
-)
+TUPLE = "class Pair(NamedTuple):\n    first: Any\n    second: Any = 1.0\n"
+DATA = f"@dataclasses.dataclass(frozen=True)\n{TUPLE.replace('(NamedTuple)', '')}"
+LEARN = "class Learn(BaseLearner):"
+
+
+def with_record(text):
+    imports = "import dataclasses\nfrom typing import Any, NamedTuple\n"
+    return LEARN, f"{imports}{text}{LEARN}"
+
+
+FIELDS = "its fields are first, second"
 REFUSED = {
-    "unpacked": ("pair = Pair(reward)\ntarget, scale = pair", "2 names for"),
-    "starred": ("pair = Pair(reward)\ntarget = max(*pair)", "`*` of something that is not a tuple"),
-    "by its place": ("pair = Pair(reward)\ntarget = pair[0]", "a part by its place of a Pair"),
-    "walked": ("pair = Pair(reward)\nfor x in pair:\n    target = x", "a loop over this"),
-    "a change": ("pair = Pair(reward)\npair = pair._replace(first=target)", "_replace"),
+    "pair = Pair(reward)\ntarget = pair.third": (TUPLE, "`third` of a Pair", FIELDS),
+    "pair = Pair(second=reward)": (TUPLE, "a Pair without 'first'", FIELDS),
+    "pair = Pair(reward, thrid=2.0)": (TUPLE, "a Pair with 'thrid'", FIELDS),
+    "pair = Pair(reward, first=2.0)": (TUPLE, "a Pair with 'first' twice", FIELDS),
+    "pair = Pair(reward, 1, 2)": (TUPLE, "a Pair with 3 values", "supported"),
+    "pair = Pair(reward)\ntarget = self.net(pair)": (TUPLE, "a Pair as an operand", "its fields"),
+    "pair = Pair(reward)\npair.first = target": (TUPLE, "an attribute", "local variable"),
+    "pair = Pair(reward)\nfor i in range(2):\n    pair = (pair[0], target)": (
+        TUPLE,
+        "`pair`, which changes its structure",
+        "keep their shape",
+    ),
+    "pair = Pair(reward)\ntarget, scale = pair": (DATA, "2 names for"),
+    "pair = Pair(reward)\ntarget = max(*pair)": (DATA, "`*` of something that is not a tuple"),
+    "pair = Pair(reward)\ntarget = pair[0]": (DATA, "a part by its place of a Pair"),
+    "pair = Pair(reward)\nfor x in pair:\n    target = x": (DATA, "a loop over this"),
+    "pair = Pair(reward)\npair = pair._replace(first=target)": (DATA, "_replace"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_dataclass_is_no_tuple(case, tmp_path):
-    lines, construct = REFUSED[case]
+@pytest.mark.parametrize("lines", REFUSED)
+def test_what_a_record_does_not_do_is_refused(lines, tmp_path):
+    record, *told = REFUSED[lines]
     with pytest.raises(ProgramError) as caught:
-        analyse_with(tmp_path, learn=lines, remove=[DATA])
-    assert construct in str(caught.value)
+        build_with(tmp_path, [with_record(record)], learn=lines)
+    assert [part for part in told if part not in str(caught.value)] == []
+
+
+DEFAULT = "second: Any = 1.0"
+ITERATED = "    def __iter__(self):\n        yield 2.0 * self[0]\n"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "what"),
+    ("record", "what"),
     [
-        ("frozen=True", "", "fields that may change"),
-        ("second: Any = 1.0", "second: Any = dataclasses.field(default_factory=list)", "the field"),
-        ("second: Any = 1.0", "def __post_init__(self):\n        pass", "the method __post_init__"),
+        (f"{TUPLE.replace('Pair', 'Base')}class Pair(Base):\n    pass\n", "the base class Base"),
+        (f"{TUPLE}{ITERATED}", "the method __iter__"),
+        (DATA.replace("frozen=True", ""), "fields that may change"),
+        (DATA.replace("1.0", "dataclasses.field(default_factory=list)"), "the field"),
+        (f"{DATA}    def __post_init__(self):\n        pass\n", "the method __post_init__"),
     ],
 )
-def test_a_dataclass_that_is_more_than_its_fields_is_refused(old, new, what, tmp_path):
-    data = (DATA[0], DATA[1].replace(old, new))
+def test_a_record_that_is_more_than_its_fields_is_refused(record, what, tmp_path):
     with pytest.raises(ProgramError, match=f"a Pair with {what}"):
-        analyse_with(tmp_path, learn="pair = Pair(reward)", remove=[data])
+        build_with(tmp_path, [with_record(record)], learn="pair = Pair(reward)\ntarget, *_ = pair")
+
+
+def test_another_record_than_elsewhere_is_refused(tmp_path):
+    insert = 'msrl.replay_insert(*msrl.boundary("transition", (obs, action, reward)))'
+    both = "msrl.replay_insert(Pair(obs, reward))\n                msrl.replay_insert(obs, reward)"
+    with pytest.raises(ProgramError, match="another record than elsewhere"):
+        analyse_with(tmp_path, remove=[with_record(TUPLE), (insert, both)])
+
+
+CALL = "action = msrl.agent_act(obs)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (CALL, "action = msrl.agent_act(obs, left=1.0)", "unexpected keyword"),
+        (CALL, "action = msrl.agent_act(obs, obs=obs)", "multiple values"),
+        (CALL, "action = msrl.agent_act(obs, **obs)", "`**` in a call of msrl.agent_act"),
+        ("action, target)", "action, target, row=True)", "the argument 'row' of msrl.gradient"),
+    ],
+)
+def test_a_wrong_keyword_is_refused(old, new, told, tmp_path):
+    with pytest.raises(ProgramError) as caught:
+        analyse_with(tmp_path, remove=[(old, new)])
+    assert told in str(caught.value)
+    assert new.splitlines()[-1].strip() in str(caught.value)
 
 
 def test_a_dictionary_from_act_is_read(tmp_path):

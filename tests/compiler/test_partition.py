@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_rl.compiler.partition.replicate import shares
 from mindspore_rl.errors import PolicyError, ProgramError
-from mindspore_rl.policy import COMPONENTS, Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from tests.compiler.programs import analyse_with
 
 TAKE = (
@@ -125,33 +125,6 @@ def test_a_policy_that_permits_too_little(tmp_path):
     )
     with pytest.raises(PolicyError, match=r"add Cut\('parameters', 'update', 'actor'\) to the p"):
         analyse_with(tmp_path, policy)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"replicas": 0}, "replicas=0, expected a number of at least 1"),
-        ({"replicas": "worker"}, "replicas='worker'.*WORKERS"),
-        ({"replicas": 1.5}, r"replicas=1\.5"),
-        ({"compiled": ("enviroment",)}, "compiled=.'enviroment',. .*expected .*'environment'"),
-        ({"compiled": ("actor",)}, "compiled=.'actor',."),
-        ({"replicas": 2, "sharded": "envs"}, "sharded='envs'"),
-    ],
-    ids=str,
-)
-def test_a_fragment_that_says_something_unknown(given, message):
-    rule = FragmentRule("all", COMPONENTS, **{"sharded": "env", **given})
-    with pytest.raises(PolicyError, match=f"policy Odd: fragment all .*{message}"):
-        DistributionPolicy("Odd", "one fragment", (rule,))
-
-
-def test_an_environment_is_compiled_by_the_fragment_that_holds_it():
-    rules = (
-        FragmentRule("worlds", COMPONENTS[:1]),
-        FragmentRule("rest", COMPONENTS[1:], compiled=COMPONENTS[:1]),
-    )
-    with pytest.raises(PolicyError, match="fragment rest has compiled="):
-        DistributionPolicy("Odd", "two fragments", rules)
 
 
 def test_what_a_learner_inserts_of_its_network_stays_with_it(tmp_path):

@@ -1,25 +1,11 @@
 import dataclasses
-import json
 
 import pytest
 
 from mindspore_rl.compiler.pipeline import prepare
-from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import gpu
 from tests.compiler import inproc
-
-
-@pytest.mark.parametrize("text", ["{}", "[1", json.dumps({"fragments": [{"extra": 1}]})])
-def test_plan_of_another_version_is_told(tmp_path, text):
-    (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(MsrlError, match=r"plan.json was not written by this version"):
-        load_plan(tmp_path)
-
-
-def test_a_folder_without_a_plan_is_no_run_directory(tmp_path):
-    with pytest.raises(MsrlError, match=r"is not a run directory \(No such file or directory\)"):
-        load_plan(tmp_path)
 
 
 @pytest.mark.parametrize(("program", "turns"), [("a2c", 16), ("sampled_in_a_loop", 64)])

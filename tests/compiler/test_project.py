@@ -1,82 +1,16 @@
 """Projection: a fragment's program stores and distributes rows, and has its messages in place."""
 
-import pytest
-
 from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.compiler.lowering.project import project
 from mindspore_rl.compiler.pipeline import analyse
-from mindspore_rl.jobs import registry
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with
-
-
-@pytest.fixture(scope="module")
-def cut():
-    known = {}
-
-    def get(policy):
-        if policy not in known:
-            ppo = registry.find_algorithm("ppo")
-            known[policy] = analyse(inproc.request(ppo, policy, 3, num_steps=16))
-        return known[policy]
-
-    return get
 
 
 def _ops(cut, fragment, kind):
     """Returns the operations of a kind with the kinds of their enclosing loops."""
     body = project(cut, fragment, in_graph=False).body
     return [(op, [loop.kind for loop in loops]) for op, loops in walk(body) if op.kind == kind]
-
-
-def test_transitions_move_out_of_the_rollout(cut):
-    kept = _ops(cut("SingleLearnerCoarse"), "actor", "stack")
-    assert kept
-    assert all(loops == ["iterations", "steps"] for _, loops in kept)
-    assert all(op.args[0] == "step" and op.attr["rows"] == 16 for op, _ in kept)
-    (send,) = [
-        (op, loops)
-        for op, loops in _ops(cut("SingleLearnerCoarse"), "actor", "send")
-        if "transition" in op.name
-    ]
-    assert send[1] == ["iterations"]
-    assert send[0].reads == tuple(op.targets[0] for op, _ in kept)
-
-
-def test_the_learner_takes_all_rows_at_once(cut):
-    """The learner's rollout would only unstack and insert; it becomes one operation."""
-    assert _ops(cut("SingleLearnerCoarse"), "learner", "unstack") == []
-    ((extend, loops),) = _ops(cut("SingleLearnerCoarse"), "learner", "replay_extend")
-    assert loops == ["iterations"]
-    ((receive, _),) = [
-        found
-        for found in _ops(cut("SingleLearnerCoarse"), "learner", "receive")
-        if "transition" in found[0].name
-    ]
-    assert extend.args == receive.targets
-
-
-def test_observation_and_action_cross_every_step(cut):
-    for fragment, kind, mark in (
-        ("environment", "receive", "action"),
-        ("environment", "send", "observation"),
-        ("learner", "send", "action"),
-        ("learner", "receive", "observation"),
-    ):
-        found = _ops(cut("SingleLearnerFine"), fragment, kind)
-        levels = [loops for op, loops in found if mark in op.name]
-        assert ["iterations", "steps"] in levels
-    assert _ops(cut("SingleLearnerFine"), "environment", "stack") == []
-
-
-def test_uneven_shares_leave_the_graphs_shapes_alone(cut):
-    """A replica's length depends on its environments only; counts are of all environments."""
-    found = cut("SingleLearnerCoarse")
-    assert [len(share) for share in found.fragment("actor").shares] == [3, 3, 2]
-    projection = project(found, "actor", in_graph=False)
-    (obs,) = _ops(found, "actor", "stack")[0][0].targets
-    assert projection.values[obs].shape == (16, 8, 4)
-    assert (projection.values[obs].axis, projection.values[obs].per_env) == (1, 1)
 
 
 TWICE = """

@@ -1,41 +1,12 @@
 """Regions: which operations become compiled cells, and which stay Python."""
 
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Region, Where, walk
-from mindspore_rl.compiler.lowering.project import Projection, project
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Where
+from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.regions import find_regions
 from mindspore_rl.compiler.partition.replicate import Fragment
-from mindspore_rl.compiler.pipeline import analyse
-from mindspore_rl.jobs import registry
 from mindspore_rl.plan.value import Value
-from tests.compiler import inproc
 
 HERE = Where("program.py", 1, "")
-
-
-def _lowered(policy, environment):
-    ppo = registry.find_algorithm("ppo")
-    cut = analyse(inproc.request(ppo, policy, 2, env=environment, num_steps=16))
-    in_graph = environment.startswith("graph:")
-    body = find_regions(project(cut, cut.fragments[0].name, in_graph), in_graph)
-    (iteration,) = [item for item in body if getattr(item, "kind", "") == "iterations"]
-    return iteration.body
-
-
-def test_an_environment_in_the_graph_leaves_only_the_report_outside():
-    region, *rest = _lowered("GPUOnly", "graph:CartPole-v1")
-    assert isinstance(region, Region)
-    assert region.name == "iteration"
-    assert {op.kind for op, _ in walk(region.items)} >= {"env_step", "gradient", "all_reduce"}
-    assert [item.kind for item in rest] == ["report"]
-
-
-def test_a_python_environment_leaves_act_and_learn():
-    items = _lowered("MultipleLearners", "CartPole-v1")
-    (steps,) = [item for item in items if isinstance(item, Loop)]
-    assert [item.name for item in steps.body if isinstance(item, Region)] == ["act"]
-    assert [item.name for item in items if isinstance(item, Region)] == ["learn"]
-    between = {item.kind for item in steps.body if isinstance(item, Op)}
-    assert {"env_step", "replay_insert"} <= between
 
 
 def _grouped(*ops):

@@ -1,16 +1,9 @@
 """Divisions by agent give the reference's numbers with any other cuts (design, section 5)."""
 
-import dataclasses
-
 import pytest
 
 from mindspore_rl.jobs import registry
-from mindspore_rl.policy import (
-    Cut,
-    DistributionPolicy,
-    FragmentRule,
-    Schedule,
-)
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from tests.compiler import inproc
 from tests.multiprocess import theorem
 from tests.tiers import quick
@@ -89,9 +82,8 @@ def test_noise_by_local_agent_shows(reference, tmp_path):
 
 @pytest.mark.slow
 def test_chunks_of_environments_and_shares_of_agents(tmp_path):
-    policy = registry.load_policy(registry.find_policy("Environments"))
-    policy = dataclasses.replace(policy, schedule=Schedule(chunks=2))
-    job = inproc.request(TEAMS, policy, 2, env="pettingzoo:mpe2.simple_spread_v3")
+    env = "pettingzoo:mpe2.simple_spread_v3"
+    job = inproc.request(TEAMS, "Environments", 2, {"chunks": 2}, env=env)
     assert inproc.differences(job, tmp_path) == []
 
 

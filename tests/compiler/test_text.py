@@ -1,14 +1,11 @@
 """The graph as text: nothing is lost when it is written and parsed."""
 
 import dataclasses
-import itertools
 import pickle
 
 import pytest
 
-from mindspore_rl import programs
 from mindspore_rl.cli import main as cli
-from mindspore_rl.compiler import pipeline
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop, Op, Program, Region, Where
 from mindspore_rl.compiler.ir.text import parse, parse_value, render, render_value
 from mindspore_rl.compiler.partition.partition import partition
@@ -16,30 +13,6 @@ from mindspore_rl.compiler.partition.replicate import replicate
 from mindspore_rl.compiler.show.render import render_partition
 from mindspore_rl.jobs import registry, training
 from mindspore_rl.plan.value import Value
-from tests.compiler.reading_back import programs_of, read_back
-from tests.tiers import quick
-
-ENVIRONMENTS = {"ppo": "CartPole-v1", "a2c": "CartPole-v1", "mappo": "graph:simple_spread_v3"}
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "policy"),
-    quick(itertools.product(sorted(ENVIRONMENTS), sorted(registry.policies())), 0),
-)
-def test_every_pass_is_read_back(algorithm, policy, tmp_path):
-    chosen = registry.load_policy(registry.find_policy(policy))
-    file = registry.find_algorithm(algorithm)
-    env = pipeline.environment_for(chosen, ENVIRONMENTS[algorithm])
-    config = programs.trainer_class(file).Config(env=env)
-    seen = {}
-    pipeline.prepare(pipeline.JobRequest(file, chosen, config, 2), tmp_path, seen.__setitem__)
-    assert tuple(seen) == pipeline.STAGES
-    read = 0
-    for result in seen.values():
-        assert pipeline.stage_text(result)
-        read_back(None, result)
-        read += len(programs_of(result))
-    assert read >= 8
 
 
 def test_a_stage_is_printed_and_all_are_written(capsys, tmp_path):

@@ -1,13 +1,10 @@
 """Action masks: the last numbers of an observation tell which actions are valid."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from mindspore_rl.environments import registry
-from mindspore_rl.environments.check import check
 from mindspore_rl.environments.environment import EnvironmentSpec, Team
 from mindspore_rl.environments.error_context import GuardedVector
 from mindspore_rl.environments.gym.vector import GymVector
@@ -16,12 +13,10 @@ from mindspore_rl.environments.spaces import Box, Discrete
 from mindspore_rl.environments.sync_vector import seed_of
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
 
-FOLDER = Path(__file__).parent
 OWN = """
 import numpy as np
 import LIBRARY as library
 from LIBRARY import spaces
-
 
 class Info(library.Env):
     observation_space = spaces.Box(-9, 9, (2,), np.float32)
@@ -48,14 +43,12 @@ class Info(library.Env):
     def mask(self):
         return self.masks[self.steps] if self.steps < 3 else self.last
 
-
 class Method(Info):
     def told(self):
         return {}
 
     def action_masks(self):
         return [bool(valid) for valid in self.mask()]
-
 
 class Part(Info):
     observation_space = spaces.Dict(
@@ -67,25 +60,20 @@ class Part(Info):
     def told(self):
         return {}
 
-
 class Choices(Info):
     action_space = spaces.MultiDiscrete([3, 1])
 
     def step(self, action):
         return super().step(action[0])
 
-
 class Short(Info):
     masks = [[0, 1]] * 3
-
 
 class Counts(Info):
     masks = [[0, 1, 2]] * 3
 
-
 class Nothing(Info):
     masks = [[1, 1, 1], [0, 0, 0], [1, 1, 1]]
-
 
 class Image(Info):
     observation_space = spaces.Box(0, 255, (1, 36, 36), np.uint8)
@@ -93,11 +81,9 @@ class Image(Info):
     def seen(self):
         return np.zeros((1, 36, 36), np.uint8)
 
-
 class Without(Info):
     def told(self):
         return {}
-
 
 class Continuous(Info):
     action_space = spaces.Box(-1, 1, (3,), np.float32)
@@ -160,13 +146,6 @@ def test_a_mask_is_left_out(own):
 def test_a_wrong_mask_is_named(own, name, text):
     with pytest.raises(EnvironmentFailure, match=text):
         registry.make_vector(own(name), range(2), 1).step(np.array([1, 1], np.int32))
-
-
-@pytest.mark.parametrize(
-    "name", ["probe:choice", "Taxi-v4", "gym:Taxi-v3", f"{FOLDER / 'choices.py'}:GraphChoice"]
-)
-def test_they_conform(name):
-    assert check(name) == []
 
 
 def test_an_invalid_action_ends_the_probe():

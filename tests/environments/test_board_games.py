@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from mindspore_rl.environments import check, registry
-from mindspore_rl.errors import UnknownEnvironmentError
+from mindspore_rl.environments import registry
 
 TIC_TAC_TOE, CONNECT_FOUR = "graph:TicTacToe-v0", "graph:ConnectFour-v0"
 NUM_ENVS = 8
@@ -143,15 +142,3 @@ def test_an_invalid_action_loses(name):
         if terminated.asnumpy()[0]:
             break
     assert (reward.asnumpy()[0], terminated.asnumpy()[0]) == (-1.0, True)
-
-
-@pytest.mark.parametrize(
-    "name", [TIC_TAC_TOE, pytest.param(f"{CONNECT_FOUR},opponent=random", marks=pytest.mark.slow)]
-)
-def test_they_conform(name):
-    assert check.check(name) == []
-
-
-def test_an_unknown_opponent_is_refused():
-    with pytest.raises(UnknownEnvironmentError, match="expected random or two_ply"):
-        registry.spec(f"{TIC_TAC_TOE},opponent=perfect")

@@ -20,7 +20,6 @@ import gymnasium
 
 from mindspore_rl import train
 
-
 class Short(gymnasium.Env):
     observation_space = gymnasium.spaces.Dict(
         {"a": gymnasium.spaces.Box(-9, 9, (2,)), "b": gymnasium.spaces.Discrete(3)}
@@ -34,7 +33,6 @@ class Short(gymnasium.Env):
 
     def step(self, action):
         return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.5), False, {}
-
 
 if __name__ == "__main__":
     keys = {"num_envs": 4, "num_steps": 4}

@@ -117,24 +117,6 @@ def test_compiled_steps_are_those_of_gym(graph_mode, monkeypatch, name, compiler
         np.testing.assert_allclose(fresh, wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_trajectories_follow_gym_until_rounding_grows(name):
-    env = registry.make_graph(name)
-    first_noise, actions, noise = inputs(env)
-    state, _ = env.reset(Tensor(first_noise))
-    gym_env = registry.make_vector(name.removeprefix("graph:"), range(NUM_ENVS), 0)
-    gym_env.set_state(gym_env.get_state() | {"physics": env.python_state(state.asnumpy())})
-    alive = np.ones(NUM_ENVS, bool)
-    for t in range(20):
-        state, _, final_obs, *_, terminated, truncated = env.step(
-            state, Tensor(actions[t]), Tensor(noise[t])
-        )
-        expected = gym_env.step(actions[t])
-        np.testing.assert_allclose(final_obs.asnumpy()[alive], expected[1][alive], atol=1e-5)
-        np.testing.assert_array_equal(terminated.asnumpy()[alive], expected[3][alive])
-        alive &= ~(terminated | truncated).asnumpy()
-
-
 def test_cartpole_is_truncated_after_500_steps():
     env = registry.make_graph("graph:CartPole-v1")
     state = Tensor(

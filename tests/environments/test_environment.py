@@ -1,17 +1,22 @@
+import sys
+
 import numpy as np
 import pytest
 
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.spaces import Box, Discrete, taken
-from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
-from tests.commands import python
+from mindspore_rl.errors import (
+    EnvironmentFailure,
+    MissingPackageError,
+    UnknownEnvironmentError,
+)
+from tests.commands import ROOT
 
 USERS = """
 import numpy as np
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
-
 
 class Count:
     spec = EnvironmentSpec("count", (1,), Discrete(2), 12, None, in_graph=False)
@@ -49,30 +54,24 @@ class Count:
     def close(self):
         pass
 
-
 class Merged(Count):
     terminates = True
-
 
 class NeverReset(Count):
     def restart(self, ended):
         pass
 
-
 class Aliased(Count):
     def get_state(self):
         return {"count": self.count}
-
 
 class Placed(Count):
     def obs(self):
         return (self.count * len(self.indices)).astype(np.float32)[:, None]
 
-
 class Double(Count):
     def obs(self):
         return self.count[:, None].astype(np.float64)
-
 
 class Walk:
     spec = EnvironmentSpec("walk", (2,), Discrete(2), 20, None, in_graph=True)
@@ -98,7 +97,6 @@ class Walk:
         state = self.ops.where(truncated.reshape((-1, 1)), fresh, moved)
         return state, state[:, 0:2], moved[:, 0:2], moved[:, 0], truncated & False, truncated
 
-
 class Coupled(Walk):
     def reset(self, noise):
         return super().reset(noise - noise.mean())
@@ -112,39 +110,37 @@ def users(tmp_path):
     return lambda name: f"{path}:{name}"
 
 
-ALIKE = ("graph:Pendulum-v1", "graph:simple_spread_v3")
-"""Like `graph:CartPole-v1` and `graph:simple_tag_v3`."""
+SLOW = ("graph:Pendulum-v1", "graph:simple_spread_v3", "graph:ConnectFour-v0,opponent=random")
+"""Like other conforming ones."""
+SLOW += ("gym:HalfCheetah-v4", "gym:Ant-v4", "HalfCheetah-v4", "BipedalWalker-v3", "LunarLander-v2")
+SLOW += ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "gym:Pendulum-v1")
+CONFORM = {
+    *registry.graph_names(), *SLOW, "graph:TicTacToe-v0",
+    f"{ROOT}/tests/environments/choices.py:GraphChoice",
+    *(f"probe:{name}" for name in ("constant", "bandit", "delay", "pixels", "truncated", "choice")),
+    "pettingzoo:mpe2.simple_spread_v3", "pettingzoo:mpe2.simple_tag_v3", "Taxi-v4", "gym:Taxi-v3",
+    *("CartPole-v1", "gym:CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "LunarLander-v3"),
+}  # fmt: skip
+NEEDS = {"Ant": ("mujoco",), "HalfCheetah": ("mujoco", "imageio"), "Lunar": ("Box2D",)}
+NEEDS["Biped"] = NEEDS["Lunar"]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["CartPole-v1", "Pendulum-v1", "probe:constant", "probe:bandit", "probe:delay",
-     "probe:pixels", "probe:truncated", "pettingzoo:mpe2.simple_spread_v3",
-     "pettingzoo:mpe2.simple_tag_v3",
-     *(pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
-       for name in registry.graph_names())],
-)  # fmt: skip
-def test_ours_conform(name):
-    assert name in registry.names()
-    assert registry.spec(name).name == name
-    assert check(name) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "packages"),
-    [
-        ("gym:CartPole-v1", []),
-        ("Taxi-v3", []),
-        ("HalfCheetah-v5", ["mujoco", "imageio"]),
-        ("LunarLander-v3", ["Box2D"]),
-    ],
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(CONFORM)],
 )
-def test_those_of_either_library_conform(name, packages):
-    for package in packages:
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    assert name in registry.names()
-    assert registry.spec(name).library == ("gymnasium" if packages else "gym")
+def test_they_conform(name):
+    for start, packages in NEEDS.items():
+        for package in packages if start in name else ():
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    assert registry.spec(name).name == name or name.endswith("GraphChoice")
     assert check(name) == []
+
+
+def test_known_names_are_listed_with_their_library():
+    for name in ("CartPole-v1", "probe:constant", "pettingzoo:mpe2.simple_tag_v3", "Taxi-v3"):
+        assert name in registry.names()
+    assert registry.spec("Taxi-v3").library == "gym"
 
 
 @pytest.mark.parametrize(
@@ -160,21 +156,6 @@ def test_an_environment_is_made_with_the_options_behind_its_name(name, obs_shape
     assert registry.spec(name).obs_shape == obs_shape
     assert registry.spec(name).name == name
     assert registry.graph_name(name) == in_graph
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("graph:simple_spread_v3,N=0", "N must be a whole number of 1 or more"),
-        ("graph:simple_spread_v3,agents=4", "has no option 'agents'; it has N"),
-        ("graph:CartPole-v1,N=4", "has no option 'N'; it has none"),
-        ("CartPole-v1,gravity=1", "unexpected keyword argument 'gravity'"),
-        ("CartPole-v1,gravity", "stands behind its name as KEY=VALUE"),
-    ],
-)
-def test_options_that_an_environment_does_not_have(name, said):
-    with pytest.raises((UnknownEnvironmentError, EnvironmentFailure), match=said):
-        registry.spec(name)
 
 
 def test_a_users_own_environments(users):
@@ -212,24 +193,69 @@ def test_kinds_are_not_confused(users):
         registry.make_graph(users("Count"))
 
 
+ALE = "needs ale-py, which is not inst"
+MUJOCO = r"needs MuJoCo, .*pip install '\.\[mujoco\]'"
+BOX2D = r"pip install '\.\[box2d\]'"
+
+
 @pytest.mark.parametrize(
-    ("name", "near"),
+    ("name", "package", "extra", "text"),
     [
+        ("HalfCheetah-v5", "mujoco", "mujoco", MUJOCO),
+        ("gym:HalfCheetah-v4", "mujoco", "mujoco", MUJOCO),
+        ("LunarLander-v2", "Box2D", "box2d", BOX2D),
+        ("LunarLander-v3", "Box2D", "box2d", BOX2D),
+        ("gymnasium:CartPole-v1", "gymnasium", "", r"gymnasium is not .* pip install '\.'"),
+        ("gym:CartPole-v1", "gym", "", r"gym is not .* pip install '\.'"),
+        ("ALE/Pong-v5", "ale_py", "atari", ALE),
+        ("atari:Pong-v5", "ale_py", "atari", ALE),
+        ("envpool:CartPole-v1", "envpool", "pool", "needs envpool, which is not ins"),
+        ("pettingzoo:pistons_v6", "pymunk", "", "the package pymunk.*add it with pip"),
+    ],
+)
+def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name, package, extra, text):
+    (tmp_path / "pistons_v6.py").write_text("import pymunk")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in [key for key in sys.modules if f".envs.{package.lower()}" in key]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError, match=text) as found:
+        registry.spec(name)
+    assert found.value.extra == extra
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("graph:simple_spread_v3,N=0", "N must be a whole number of 1 or more"),
+        ("graph:simple_spread_v3,agents=4", "has no option 'agents'; it has N"),
+        ("graph:CartPole-v1,N=4", "has no option 'N'; it has none"),
+        ("graph:TicTacToe-v0,opponent=perfect", "expected random or two_ply"),
+        ("CartPole-v1,gravity=1", "unexpected keyword argument 'gravity'"),
+        ("CartPole-v1,gravity", "stands behind its name as KEY=VALUE"),
+        ("atari:Pong-v5,lives=3", "unexpected keyword argument 'lives'"),
+        ("envpool:CartPole-v1,foo=3", "unexpected keyword argument 'foo'"),
         ("CartPol-v1", "CartPole-v1"),
+        ("CartPole-v7", "mean 'CartPole-v1' or 'CartPole-v0'"),
+        ("LunarLander-v4", "did you mean 'LunarLander-v3'"),
+        ("gymnasium:LunarLander-v2", "gymnasium:LunarLander-v3"),
         ("graph:CartPole-v0", "graph:CartPole-v1"),
         ("probe:delayed", "probe:delay"),
         ("nowhere/env.py:Env", "no file"),
+        ("atari:Pog-v5", "did you mean 'atari:Pong-v5'"),
+        ("envpool:CartPol-v1", "did you mean 'envpool:CartPole-v1'"),
+        ("pettingzoo:nowhere.game_v0", "needs the package nowhere"),
         ("pettingzoo:mpe2.simple_spred_v3", "pettingzoo:mpe2.simple_spread_v3"),
         ("pettingzoo:mpe2._mpe_utils.core", "no parallel_env"),
+        ("HalfCheetah-v3", "mujoco_py, which is no longer maintained"),
+        ("gymnasium:HalfCheetah-v3", "gymnasium could not make .*gymnasium-robotics"),
     ],
 )
-def test_unknown_names_offer_the_nearest(name, near):
-    with pytest.raises(UnknownEnvironmentError, match=near):
+def test_names_and_options_that_are_none(name, said):
+    with pytest.raises((UnknownEnvironmentError, EnvironmentFailure), match=said):
         registry.spec(name)
-    with pytest.raises(UnknownEnvironmentError, match=near):
+    with pytest.raises((UnknownEnvironmentError, EnvironmentFailure)):
         registry.make_vector(name, range(1), 0)
-    with pytest.raises(UnknownEnvironmentError):
-        registry.make_graph(name)
 
 
 def test_errors_of_a_users_file(users, tmp_path):
@@ -246,19 +272,6 @@ def test_spaces_of_gym():
     graph = registry.spec("graph:Pendulum-v1")
     assert (graph.obs_shape, graph.action_space) == (spec.obs_shape, spec.action_space)
     assert graph.max_episode_steps == spec.max_episode_steps
-
-
-def test_python_environments_need_no_mindspore_and_print_nothing():
-    code = (
-        "import sys\n"
-        "from mindspore_rl.environments import registry as e\n"
-        "for name in ('CartPole-v1', 'CartPole-v0', 'probe:bandit', 'graph:CartPole-v1'):\n"
-        "    e.spec(name)\n"
-        "e.make_vector('CartPole-v1', range(2), 0)\n"
-        "assert 'mindspore' not in sys.modules\n"
-    )
-    done = python("-c", code, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
@@ -297,7 +310,6 @@ PUSHES = """
 from mindspore import nn, ops
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Box
-
 
 class Pushes(nn.Cell):
     spec = EnvironmentSpec("pushes", (1,), Box((1,), (-1.0,), (1.0,)), 9, None, in_graph=True)

@@ -8,12 +8,11 @@ import pytest
 from mindspore_rl.cli import envs
 from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
-from mindspore_rl.errors import MissingPackageError, install
+from mindspore_rl.errors import install
 
 KEEPS = """
 import gymnasium
 import numpy as np
-
 
 class Keeps(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-9, 9, (2,))
@@ -101,12 +100,3 @@ def test_a_slow_check_tells_how_far_it_is(monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Pendulum-v1: step 1 of at most 1,155"
     assert lines[-1] == "Pendulum-v1: step 1,155 of at most 1,155"
-
-
-def test_a_module_of_pettingzoo_names_the_package_that_is_missing(tmp_path, monkeypatch):
-    (tmp_path / "pistons_v6.py").write_text("import pymunk")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "pymunk", None)
-    with pytest.raises(MissingPackageError, match="the package pymunk.*add it with pip") as found:
-        registry.spec("pettingzoo:pistons_v6")
-    assert found.value.extra == ""

@@ -18,7 +18,6 @@ OWN = """
 import numpy as np
 import LIBRARY as library
 
-
 class Screen(library.Env):
     shape, most, kind = (5, 6, 3), 255, np.uint8
     action_space = library.spaces.Discrete(2)
@@ -38,31 +37,24 @@ class Screen(library.Env):
         self.steps += 1
         return self.seen(), 1.0, self.steps == 4, False, {}
 
-
 class Grey(Screen):
     shape = (5, 6)
-
 
 class First(Screen):
     shape = (3, 5, 6)
 
-
 class Stack(Screen):
     shape = (4, 5, 6, 3)
-
 
 class Board(Screen):
     most = 2
 
-
 class Fractions(Screen):
     kind = np.float64
-
 
 class Floats(Screen):
     def __init__(self):
         self.observation_space = library.spaces.Box(0, 1, self.shape, np.float32)
-
 
 class Inside(Screen):
     def __init__(self):

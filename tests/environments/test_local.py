@@ -52,11 +52,7 @@ class Odd:
         over = reward > 2.0
         return STEP
 """
-PARTS = {
-    "SPEC": "",
-    "RESET": "obs",
-    "STEP": "obs, obs.copy(), reward, over, over.copy()",
-}
+PARTS = {"SPEC": "", "RESET": "obs", "STEP": "obs, obs.copy(), reward, over, over.copy()"}
 GRAPH_PARTS = {"SPEC": "", "RESET": "(obs, obs)", "STEP": "(state, obs, obs, reward, over, over)"}
 
 
@@ -134,6 +130,14 @@ def test_classes(old, new, message, tmp_path):
         ("STEP", "{'obs': obs}", "step returned a dict, expected a tuple of next_obs"),
         ("STEP", "obs, 1.0", "step returned a tuple of 2, expected"),
         ("STEP", "obs, {'a': obs}, reward, over, over", r"step: final_obs is dict \(\)"),
+        (
+            "STEP",
+            "obs, obs * 1.0, reward.astype(float), over, over",
+            "reward is float64 .* float32",
+        ),
+        ("STEP", "obs, obs * 1, reward[:, None], over, over", r"float32 \(3, 1\), .* \(3,\)"),
+        ("STEP", "obs, obs * 1, reward, over.tolist(), over", r"terminated is list \(3,\), .*bool"),
+        ("STEP", "None", "step returned a NoneType, expected a tuple of next_obs"),
         ("STEP", "nowhere", "step raised NameError"),
     ],
 )

@@ -18,7 +18,6 @@ import numpy as np
 import LIBRARY as library
 from LIBRARY.wrappers import RescaleAction, TimeLimit
 
-
 class Drift(library.Env):
     observation_space = library.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = library.spaces.Box(-1, 1, (2,), np.float32)
@@ -36,46 +35,36 @@ class Drift(library.Env):
         self.place = self.place + action + self.np_random.normal(size=2)
         return self.place, float(self.place[0]), bool(self.place[1] > 4), False, {}
 
-
 class Loses(Drift):
     fails_at = 3
-
 
 class Given(Drift):
     def __init__(self, size):
         self.size = size
 
-
 class Unseeded(Drift):
     def reset(self, *, seed=None, options=None):
         return super().reset()
-
 
 class OldReset(Drift):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0]
 
-
 def wrapped():
     return TimeLimit(RescaleAction(Drift(), np.float32(-3), np.float32(3)), 9)
-
 
 def made_by_id():
     return library.make("CartPole-v1", max_episode_steps=8)
 
-
 def bare():
     return library.make("CartPole-v1").unwrapped
-
 
 def number():
     return 3
 
-
 def normalised():
     wrappers = library.wrappers
     return wrappers.NormalizeReward(wrappers.NormalizeObservation(wrapped()))
-
 
 def frozen():
     env = library.wrappers.NormalizeObservation(wrapped())
@@ -164,7 +153,6 @@ import gymnasium
 
 TOGETHER = threading.Barrier(3, timeout=20)
 
-
 class Waiting(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -203,7 +191,6 @@ COUNTED = """
 import numpy as np
 import LIBRARY as library
 
-
 class Counted(library.Env):
     observation_space = library.spaces.Box(-1, 1, (1,), np.float32)
     action_space = library.spaces.Discrete(2, start=5)
@@ -214,7 +201,6 @@ class Counted(library.Env):
 
     def step(self, action):
         return np.zeros(1, np.float32), float(action), False, False, {}
-
 
 class Bounded(Counted):
     action_space = library.spaces.Box(-2, 3, (1, 1), np.float32)
@@ -251,7 +237,6 @@ from gymnasium.spaces import Box, Discrete
 
 ALL = np.zeros((1, 2), np.float32)
 
-
 class Shared(gymnasium.Env):
     observation_space, action_space = Box(-9, 9, (2,)), Discrete(3, start=4)
 
@@ -265,51 +250,41 @@ class Shared(gymnasium.Env):
         ALL[0] = self.place, self.steps
         return ALL[0], float(self.place), False, self.steps > 20, {}
 
-
 class Listed(Shared):
     def step(self, action):
         *others, info = super().step(action)
         return others[0], others[1], np.array([False]), others[3], info
 
-
 class Ragged(Shared):
     def step(self, action):
         return [[1.0, 2.0], [3.0]], 0.0, False, False, {}
-
 
 class Closes(Shared):
     def close(self):
         raise RuntimeError("no")
 
-
 class Exits(Shared):
     def step(self, action):
         sys.exit(0)
-
 
 class ExitsAtOnce(Shared):
     def __init__(self):
         sys.exit(3)
 
-
 class Silent(Exception):
     def __str__(self):
         raise RuntimeError("no text")
-
 
 class Unsayable(Shared):
     def step(self, action):
         raise Silent
 
-
 class UnsayableAtOnce(Shared):
     def __init__(self):
         raise Silent
 
-
 class Empty(Shared):
     observation_space = Box(-9, 9, (0,))
-
 
 class Booleans(Shared):
     observation_space = Box(0, 1, (2, 3), bool)
@@ -321,10 +296,8 @@ class Booleans(Shared):
         _, *others = super().step(action)
         return np.eye(2, 3, action.item() - 4, dtype=bool), *others
 
-
 class Mixed(Shared):
     observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-9, 9, (2,))})
-
 
 class MixedActions(Shared):
     action_space = gym.spaces.MultiDiscrete([3, 2])

@@ -80,28 +80,6 @@ def test_an_episode_is_that_of_mpe2(mode, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_episode_follows_mpe2_without_correction(mode, name):
-    env = registry.make_graph(name)
-    other = registry.make_vector(registry.python_name(name), range(NUM_ENVS), 0)
-    rng = np.random.default_rng(4)
-    noise = Tensor(rng.random((NUM_ENVS, env.noise_size), np.float32))
-    state, obs = Reset(env)(noise)
-    elapsed = np.zeros(NUM_ENVS, np.int64)
-    saved = {"physics": env.python_state(state.asnumpy()), "elapsed": elapsed}
-    np.testing.assert_allclose(
-        other.set_state(other.get_state() | saved), obs.asnumpy(), rtol=0, atol=1e-6
-    )
-    step = Step(env)
-    for t in range(NUM_STEPS):
-        action = rng.integers(0, 5, (NUM_ENVS, *env.spec.agent_shape)).astype(np.int32)
-        state, _, final_obs, reward, *_ = step(state, Tensor(action), noise)
-        expected = other.step(action)
-        # Bodies that touch push each other apart with a force that amplifies rounding.
-        np.testing.assert_allclose(final_obs.asnumpy(), expected[1], atol=1e-3, err_msg=str(t))
-        np.testing.assert_allclose(reward.asnumpy(), expected[2], atol=1e-3, err_msg=str(t))
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_worlds_start_as_in_mpe2(mode, name):
     env = registry.make_graph(name)
     other = registry.make_vector(registry.python_name(name), range(400), 0)

@@ -14,7 +14,6 @@ GAMES = """
 import numpy as np
 from gymnasium import spaces
 
-
 class Game:
     possible_agents = ["red_0", "blue_0", "red_1"]
     sizes = {"red_0": (3,), "red_1": (2,), "blue_0": (2, 2)}
@@ -60,7 +59,6 @@ class Game:
     def close(self):
         pass
 
-
 def parallel_env():
     return Game()
 """
@@ -68,29 +66,23 @@ MASKED = """
 plain, plain_space, plain_reset, plain_step = (
     Game.observed, Game.observation_space, Game.reset, Game.step)
 
-
 def valid(game, agent):
     return [1, 0, game.count % 2, 1 - game.count % 2] if agent != "red_1" else [0, 0, 0, 1]
 
-
 def apart(self, agent):
     return {"observation": plain(self, agent), "action_mask": np.array(valid(self, agent), np.int8)}
-
 
 def spaces_apart(self, agent):
     return spaces.Dict(
         {"observation": plain_space(self, agent), "action_mask": spaces.MultiBinary(4)})
 
-
 def told_reset(self, seed=None):
     obs, _ = plain_reset(self, seed)
     return obs, {agent: {"action_mask": valid(self, agent)} for agent in obs}
 
-
 def told_step(self, action):
     *found, infos = plain_step(self, action)
     return (*found, {agent: {"action_mask": valid(self, agent)} for agent in infos})
-
 
 """
 VARIANTS = {
@@ -204,11 +196,6 @@ def test_wrong_actions_are_refused():
     env = registry.make_vector("pettingzoo:mpe2.simple_spread_v3", range(2), 0)
     with pytest.raises(EnvironmentFailure, match=r"int64 \(2,\), expected int32 \(2, 3\)"):
         env.step(np.ones(2, np.int64))
-
-
-def test_missing_packages_say_what_to_install():
-    with pytest.raises(EnvironmentFailure, match="needs the package nowhere"):
-        registry.spec("pettingzoo:nowhere.game_v0")
 
 
 def test_simple_tag_is_as_pettingzoo_steps_it():

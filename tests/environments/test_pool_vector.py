@@ -12,7 +12,6 @@ from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.environment import VectorEnvironment
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from tests.tiers import quick
 
 NAMES = (
@@ -115,25 +114,6 @@ def test_parts_of_an_observation_stand_behind_one_another():
     vector = registry.make_vector("envpool:FrozenLake-v1", range(2), 1)
     np.testing.assert_array_equal(vector.reset(), np.eye(16)[[0, 0]])
     assert "['observation'] 25 numbers" in registry.spec("envpool:FetchPushDense-v4").notes
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        ("envpool:CartPol-v1", UnknownEnvironmentError, "did you mean 'envpool:CartPole-v1'"),
-        ("envpool:CartPole-v1,foo=3", EnvironmentFailure, "unexpected keyword argument 'foo'"),
-    ],
-)
-def test_names_that_are_none(name, error, message):
-    with pytest.raises(error, match=message):
-        registry.spec(name)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(MissingPackageError, match="needs envpool, which is not ins") as told:
-        registry.spec("envpool:CartPole-v1")
-    assert told.value.extra == "pool"
 
 
 def test_notebooks_still_show_figures():

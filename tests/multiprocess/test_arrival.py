@@ -142,23 +142,6 @@ def test_two_learners_repeat_as_a_plain_loop(algorithm, tmp_path, misbehaving):
 
 
 @pytest.mark.slow
-def test_batches_resume_with_other_workers_and_synchronously(tmp_path, misbehaving):
-    job = request(misbehaving("slow"), 3, 6, policy="SingleLearnerCoarse", gather=2)
-    outcome, _ = run(job, tmp_path / "run")
-    policy = dataclasses.replace(job.policy, schedule=Schedule("asynchronous", gather=1))
-    job = dataclasses.replace(job, policy=policy, num_iterations=10, resume=outcome.checkpoint)
-    outcome, lines = run(job, tmp_path / "later")
-    assert [line["iteration"] for line in lines] == list(range(7, 11))
-    found = replay(tmp_path / "later", lambda done, total: None)  # from the checkpoint on
-    assert [one.wrong for one in found] == [""] * len(found)
-    assert len(found) > 4, "a checkpoint and the metrics"
-    policy = dataclasses.replace(job.policy, schedule=Schedule())
-    changes = {"num_iterations": 12, "resume": outcome.checkpoint, "workers": 1}
-    outcome, lines = run(dataclasses.replace(job, policy=policy, **changes), tmp_path / "last")
-    assert [line["iteration"] for line in lines] == [11, 12]
-
-
-@pytest.mark.slow
 def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path):
     """Its lease blocks all others, so they cannot reach the cell that it is at."""
     job = request("CartPole-v1", workers=2, iterations=2, algorithm="ppo", staleness=0)
@@ -181,22 +164,31 @@ def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path, misbehaving):
 
 
 @pytest.mark.slow
-def test_resumes_with_other_workers_and_synchronously(tmp_path, misbehaving):
-    job = request(misbehaving("slow"), workers=3, iterations=6)
+@pytest.mark.parametrize(
+    ("policy", "workers", "gather"),
+    [("Central", 2, {}), ("SingleLearnerCoarse", 1, {"gather": 2})],
+)
+def test_resumes_with_other_workers_and_synchronously(
+    tmp_path, misbehaving, policy, workers, gather
+):
+    """Of gradients, and of batches, whose runs repeat as a plain loop from the checkpoint on."""
+    job = request(misbehaving("slow"), 3, 6, policy=policy, **gather)
     outcome, _ = run(job, tmp_path / "run")
     before = checkpoint.load(Path(outcome.checkpoint))[0]["counters/iterations"]
-    job = dataclasses.replace(job, num_iterations=10, resume=outcome.checkpoint, workers=2)
-    outcome, lines = run(job, tmp_path / "later")
+    later = dataclasses.replace(job.policy, schedule=Schedule("asynchronous"))
+    changes = {"policy": later, "num_iterations": 10, "resume": outcome.checkpoint}
+    outcome, lines = run(dataclasses.replace(job, workers=workers, **changes), tmp_path / "later")
     assert [line["iteration"] for line in lines] == list(range(7, 11))
     arrays, meta = checkpoint.load(Path(outcome.checkpoint))
-    assert (meta["iteration"], meta["env_steps"] >= 120) == (10, True)
+    assert (meta["iteration"], meta["env_steps"] >= 108) == (10, True)
     assert np.all(arrays["counters/iterations"] > before)
-
-    policy = dataclasses.replace(job.policy, schedule=Schedule())
-    job = dataclasses.replace(
-        job, policy=policy, num_iterations=12, resume=outcome.checkpoint, workers=1
-    )
-    outcome, lines = run(job, tmp_path / "synchronous")
+    if gather:
+        found = replay(tmp_path / "later", lambda done, total: None)
+        assert [one.wrong for one in found] == [""] * len(found)
+        assert len(found) > 4, "a checkpoint and the metrics"
+    last = dataclasses.replace(job.policy, schedule=Schedule())
+    changes |= {"policy": last, "num_iterations": 12, "resume": outcome.checkpoint, "workers": 1}
+    outcome, lines = run(dataclasses.replace(job, **changes), tmp_path / "last")
     assert [line["iteration"] for line in lines] == [11, 12]
 
 

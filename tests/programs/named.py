@@ -1,14 +1,16 @@
-"""An actor whose result has names, and steps that are instances of a dataclass."""
+"""An actor whose result has names, steps of a dataclass, a loss that tells its rows' errors."""
 
 import dataclasses
 from typing import Any, NamedTuple
 
-from mindspore import ops
+from mindspore import nn, ops
 
 from mindspore_rl.rl.action_distributions import categorical_sample
+from mindspore_rl.rl.networks import MLP
 from tests.programs import small_agents
-from tests.programs.fields import WIDTH, Learn, Net
-from tests.programs.small_agents import SmallTrainer
+from tests.programs.small_agents import BaseLearner, SmallTrainer
+
+WIDTH = 4
 
 
 class Memory(NamedTuple):
@@ -37,6 +39,17 @@ class Step:
     state: tuple
 
 
+class Net(nn.Cell):
+    def __init__(self, config, spec):
+        super().__init__()
+        self.cell = MLP(spec.obs_shape[0] + WIDTH, (), WIDTH, 1.0, config.seed, 1)
+        self.values = MLP(WIDTH, (), spec.action_space.n, 0.5, config.seed, 2)
+
+    def turn(self, obs, state):
+        hidden = ops.tanh(self.cell(ops.concat((obs, state[0]), -1)))
+        return self.values(hidden), hidden
+
+
 class Act(small_agents.Act):
     def act(self, obs, *, state, noise):
         values, hidden = self.net.turn(obs, state)
@@ -50,6 +63,28 @@ class Act(small_agents.Act):
             memory=Memory(memory.hidden, 2.0 * memory.count),
         )
         return Decision(decision.action, decision.memory, 2.0 * decision.chance)
+
+
+class Learn(BaseLearner):
+    def target(self, step, scale):
+        outcome = step.outcome
+        return outcome.reward + scale * outcome.next_obs[..., 0]
+
+    def loss(self, batch, weight):
+        values, _ = self.net.turn(batch.obs, batch.state)
+        value = (values * ops.one_hot(batch.action, 2)).sum(-1)
+        error = self.target(batch, scale=0.1) - value
+        return weight * ops.square(error), ops.abs(error)
+
+    def learn(self, msrl):
+        for _ in msrl.epochs(2):
+            batch, ids, odds = msrl.replay_sample(16, "priority")
+            grads, means, (_, error) = msrl.gradient(
+                self.loss, self.net, batch, 1.0 / odds, rows=True
+            )
+            msrl.update(self.apply, grads)
+            msrl.replay_update(ids, error + 0.01)
+        return {"loss": means[0], "error": means[1], "largest": msrl.max(error)}
 
 
 class Named(SmallTrainer):

@@ -113,40 +113,45 @@ def test_globals_of_functions_that_are_reached(monkeypatch):
     assert fingerprint(Sample(), (X,)) != before
 
 
-def test_sources_that_are_loaded(tmp_path, monkeypatch):
-    path = tmp_path / "beside.py"
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Imports modules with given texts. Returns: them."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    path.write_text("def f():\n    return 1\n")
-    import beside  # noqa: F401, PLC0415
+    made = []
 
+    def make(**texts):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        made.extend(texts)
+        return [importlib.import_module(name) for name in texts]
+
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+ACT = "def act(x):\n    return x\n"
+
+
+def test_sources_that_are_loaded(modules):
+    (beside,) = modules(beside=ACT)
     before = fingerprint(Sample(), (X,))
-    path.write_text("def f():\n    return 2\n")
+    Path(beside.__file__).write_text(f"{ACT}\n")
     assert fingerprint(Sample(), (X,)) != before
-    del sys.modules["beside"]
 
 
-def test_a_source_that_is_gone_cannot_be_seen(tmp_path, monkeypatch):
-    path = tmp_path / "beside.py"
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path.write_text("def f():\n    return 1\n")
-    import beside  # noqa: PLC0415
-
-    path.unlink()
+def test_a_source_that_is_gone_cannot_be_seen(modules):
+    (beside,) = modules(beside=ACT)
+    Path(beside.__file__).unlink()
     with pytest.raises(Unknown, match="beside, which is removed"):
-        fingerprint(beside.f)
-    del sys.modules["beside"]
+        fingerprint(beside.act)
 
 
-def test_fragments_of_several_runs_may_be_loaded(tmp_path, monkeypatch):
+def test_fragments_of_several_runs_may_be_loaded(modules):
     """Their names differ by the run's number, which does not count."""
-    monkeypatch.syspath_prepend(str(tmp_path))
     names = ("fragment_1_loop", "fragment_2_loop")
-    for name in names:
-        (tmp_path / f"{name}.py").write_text("import sys\nsys.modules\ndef act(x):\n    return x\n")
-    one, other = (fingerprint(importlib.import_module(name).act) for name in names)
-    for name in names:
-        del sys.modules[name]
-    assert one == other
+    one, other = modules(**dict.fromkeys(names, f"import sys\nsys.modules\n{ACT}"))
+    assert fingerprint(one.act) == fingerprint(other.act)
 
 
 @pytest.mark.parametrize(
@@ -161,20 +166,13 @@ def test_fragments_of_several_runs_may_be_loaded(tmp_path, monkeypatch):
         ("import sys\ndef later():\n    return sys.modules", True),
     ],
 )
-def test_modules_count_that_a_program_imports(code, counts, tmp_path, monkeypatch):
+def test_modules_count_that_a_program_imports(code, counts, modules):
     """Another that is loaded would spoil the cache: each call of a notebook changes one."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "settings.py").write_text("scale = 1.0\n")
-    (tmp_path / "between.py").write_text("import settings\n")
-    (tmp_path / "program.py").write_text(f"{code}\ndef act(x):\n    return x\n")
-    names = ("settings", "between", "program")
-    settings, _, program = map(importlib.import_module, names)
+    texts = {"settings": "scale = 1.0\n", "between": "import settings\n"}
+    settings, _, program = modules(**texts, program=f"{code}\n{ACT}")
     before = fingerprint(program.act)
     settings.scale = 2.0
-    found = fingerprint(program.act)
-    for name in names:
-        del sys.modules[name]
-    assert (found != before) is counts
+    assert (fingerprint(program.act) != before) is counts
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 SOAK = Path(__file__).parents[2] / "scripts" / "soak_replay.py"
 
 
-@pytest.mark.slow
 @pytest.mark.kill
 def test_a_soak_tears_no_record():
-    command = [sys.executable, SOAK, "--minutes", "0.25", "--kill-every", "0.3"]
+    command = [sys.executable, SOAK, "--minutes", "0.05", "--kill-every", "0.15"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "torn records: 0\n" in done.stdout
@@ -21,6 +20,6 @@ def test_a_soak_tears_no_record():
         int(re.search(rf"([\d,]+) {what}", done.stdout)[1].replace(",", ""))
         for what in ("records written", "read,", "kills")
     )
-    assert written > 1000
-    assert read > 1000
-    assert kills > 3
+    assert written > 100
+    assert read > 100
+    assert kills > 1

@@ -1,13 +1,12 @@
 """The process that supervises a command: its report of the command's end."""
 
-import os
 import signal
-import subprocess
 import sys
 
 import psutil
 import pytest
 
+from tests import commands
 from tests.commands import python
 from tests.runtime.fake_worker import HIDE
 from tests.runtime.test_coordinator import FAKE, make_plan, run_dir  # noqa: F401
@@ -34,13 +33,7 @@ def waits(tell):
 
 
 def started(code):
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT + code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
-    )
+    return commands.started("-c", SCRIPT + code)
 
 
 def test_a_command_is_done_only_if_it_says_so():

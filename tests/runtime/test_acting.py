@@ -103,7 +103,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-
 class Chooses(gymnasium.Env):
     observation_space, action_space = Box(-9, 9, (3,)), Box(-1, 5, (2, 3), np.int32)
 
@@ -117,7 +116,6 @@ class Chooses(gymnasium.Env):
         self.steps += 1
         obs = self.np_random.normal(size=3).astype(np.float32)
         return obs, float(action.sum()), False, self.steps == 9, {}
-
 
 def make():
     return gymnasium.wrappers.NormalizeReward(Chooses())
@@ -156,7 +154,6 @@ PLACES = """
 import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete
 
-
 class Places(gymnasium.Env):
     observation_space = Dict(room=Discrete(3), speed=Box(-9, 9, (2,)))
     action_space = Discrete(2)
@@ -168,7 +165,6 @@ class Places(gymnasium.Env):
 
     def step(self, action):
         return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
-
 
 class Renamed(Places):
     observation_space = Dict(room=Box(-9, 9, (2,)), speed=Discrete(3))

@@ -189,14 +189,8 @@ def test_every_iteration_is_in_one_batch(gather, bound, tmp_path):
     assert {len(batch) for batch in run.taken} == {gather}
     assert max(stale for batch in run.taken for _, stale in batch) <= bound
     assert 60 * STEPS * len(durations) // 5 <= run.env_steps <= (60 + 2 * gather) * STEPS
-    log = read_log(tmp_path, run.plan).rows
     assert len(run.saves) == 3
-    assert [[worker for worker, _ in batch] for batch in run.taken] == log[:, :, 0].tolist()
-    for worker in range(len(durations)):
-        numbers = log[log[:, :, 0] == worker][:, 1]
-        assert numbers.tolist() == list(range(len(numbers)))
-    stale = np.arange(len(log))[:, None] - log[:, :, 2]
-    assert stale.tolist() == [[stale for _, stale in batch] for batch in run.taken]
+    check_log(tmp_path, run.plan, run.taken)
 
 
 @pytest.mark.parametrize("bound", [0, 1, 4])
@@ -210,11 +204,8 @@ def test_a_fast_worker_may_have_several_records_in_a_batch(bound, tmp_path):
     workers = [[worker for worker, _ in batch] for batch in run.taken]
     assert workers[0] == [0, 1, 2, 3, 4], "then there is a record of each environment"
     assert any(len(set(batch)) < 5 for batch in workers) == (bound > 1)
-    log = read_log(tmp_path, run.plan).rows
-    assert workers == log[:, :, 0].tolist()
-    for worker in range(5):
-        numbers = log[log[:, :, 0] == worker][:, 1]
-        assert numbers.tolist() == list(range(kept.inserted[worker]))
+    check_log(tmp_path, run.plan, run.taken)
+    assert [sum(batch.count(w) for batch in workers) for w in range(5)] == kept.inserted.tolist()
     assert run.env_steps == sum(kept.inserted) * STEPS
     assert len(run.saves) == 3
 
@@ -282,21 +273,28 @@ def test_learners_make_every_update_together(gather, bound, kept, tmp_path):
     assert first.env_steps == second.env_steps == first.version * 2 * gather * STEPS
     assert first.saves == second.saves
     assert len(first.saves) == 3
-    log = read_log(tmp_path, first.plan).rows
     both = [one + other for one, other in zip(first.taken, second.taken, strict=True)]
-    stale = np.arange(len(log))[:, None] - log[:, :, 2]
-    assert [[worker for worker, _ in batch] for batch in both] == log[:, :, 0].tolist()
-    assert [[stale for _, stale in batch] for batch in both] == stale.tolist()
-    assert stale.max() <= bound
-    for worker in range(8):
-        numbers = log[log[:, :, 0] == worker][:, 1]
-        assert numbers.tolist() == list(range(len(numbers)))
-        if kept:
-            assert learners[worker // 4].kept.inserted[worker % 4] == len(numbers)
+    log = check_log(tmp_path, first.plan, both)
+    assert max(stale for batch in both for _, stale in batch) <= bound
+    if kept:
+        inserted = np.concatenate([learner.kept.inserted for learner in learners])
+        assert inserted.tolist() == np.bincount(log[:, :, 0].ravel()).tolist()
     words = [word for learner in learners for word in learner.words]
     for worker in range(8):
         told = [command for rank, command in words if rank == worker and command]
         assert told == [PAUSE, CHECKPOINT, PAUSE, CHECKPOINT, PAUSE, STOP]
+
+
+def check_log(folder, plan, taken):
+    """Compares a log with the workers and their staleness of each batch. Returns: the log."""
+    log = read_log(folder, plan).rows
+    assert [[worker for worker, _ in batch] for batch in taken] == log[:, :, 0].tolist()
+    stale = np.arange(len(log))[:, None] - log[:, :, 2]
+    assert stale.tolist() == [[stale for _, stale in batch] for batch in taken]
+    for worker in range(8):
+        numbers = log[log[:, :, 0] == worker][:, 1]
+        assert numbers.tolist() == list(range(len(numbers)))
+    return log
 
 
 class Speeds:

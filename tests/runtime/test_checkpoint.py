@@ -137,7 +137,7 @@ def test_arrays_that_changed_places_are_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "reason"),
+    ("words", "reason"),
     [
         ({"env_steps": 10**30}, "env_steps=1000000000000000000000000000000"),
         ({"env_steps": -64, "iteration": -1}, "no training comes to"),
@@ -146,13 +146,19 @@ def test_arrays_that_changed_places_are_found(tmp_path):
         ({"env_steps": 127}, "do not fit together"),
         ({"env_steps": 64.0}, "expected whole numbers"),
         ({"env_steps": True}, "expected whole numbers"),
+        ({"iteration": "__import__('os')"}, "expected whole numbers"),
+        ({"format": 99}, "has format 99"),
+        ("not JSON", "is damaged"),
+        ("[]", "is damaged"),
+        ("{}", "is damaged"),
+        (json.dumps({"format": checkpoint.FORMAT}), "is damaged"),
     ],
 )
-def test_numbers_that_no_training_comes_to_are_refused(tmp_path, numbers, reason):
+def test_what_no_training_says_of_itself_is_refused(tmp_path, words, reason):
     before, path = saved(tmp_path, 1), saved(tmp_path, 2)
-    _, meta = checkpoint.load(path)
-    text = json.dumps({**meta, **numbers}).encode()
-    rewritten(path, **{"meta.json.npy": array_file(np.frombuffer(text, np.uint8))})
+    text = words if isinstance(words, str) else json.dumps({**checkpoint.load(path)[1], **words})
+    content = array_file(np.frombuffer(text.encode(), np.uint8))
+    rewritten(path, **{"meta.json.npy": content})
     with pytest.raises(CheckpointError, match=reason):
         checkpoint.load(path)
     assert checkpoint.load_newest(tmp_path)[0] == before
@@ -356,23 +362,6 @@ def test_nothing_is_unpickled(tmp_path):
     with pytest.raises(ValueError, match="pickle"):
         checkpoint.save(tmp_path / "other", 1, {"w": np.array([{}])}, META)
     assert not trace.exists()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "not JSON",
-        "[]",
-        "{}",
-        json.dumps({"format": checkpoint.FORMAT}),
-        json.dumps({**META, "format": checkpoint.FORMAT, "iteration": "__import__('os')"}),
-        json.dumps({**META, "format": 99, "iteration": 1}),
-    ],
-)
-def test_strange_words_about_itself_are_refused(tmp_path, text):
-    content = array_file(np.frombuffer(text.encode(), np.uint8))
-    with pytest.raises(CheckpointError, match=r"is damaged|has format 99"):
-        checkpoint.load(rewritten(saved(tmp_path), **{"meta.json.npy": content}))
 
 
 FULL = """

@@ -27,6 +27,8 @@ from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from mindspore_rl.runtime.coordinator.state_machine import Monitor
 from mindspore_rl.runtime.heartbeat import ROW, STAMPS_FILE
 from mindspore_rl.runtime.rank.worker_settings import worker_settings
+from tests.commands import started
+from tests.runtime.test_monitor import PLAN
 from tests.tiers import quick
 
 FAKE = Path(__file__).with_name("fake_worker.py")
@@ -56,22 +58,15 @@ def make_plan(run_dir: Path, actors: int = 1, **fields) -> Plan:
         )
     )
     job = {
-        "algorithm": {},
-        "policy": "",
         "config": config,
-        "environment": "",
-        "in_graph": False,
         "num_envs": 2,
         "num_steps": 4,
         "steps_per_env": 4,
         "num_iterations": 12,
-        "seed": 0,
-        "carried": {},
-        "timeout_s": 20.0,
-        "fragments": (learner, actor) if actors else (learner,),
-        "messages": edges if actors else (),
     }
-    plan = Plan(**{**job, **fields})
+    job |= {"fragments": (learner, actor) if actors else (learner,), "timeout_s": 20.0}
+    job |= {"messages": edges if actors else ()}
+    plan = Plan(**{**PLAN, **job, **fields})
     save_plan(plan, run_dir)
     return plan
 
@@ -92,13 +87,7 @@ def processes_of(run_dir: Path) -> list[psutil.Process]:
 
 
 def start_coordinator(run_dir: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, str(FAKE), str(run_dir), "60"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(FAKE.parents[2])},
-    )
+    return started(FAKE, run_dir, "60", stderr=subprocess.STDOUT)
 
 
 def wait_for(condition, within_s: float = 60.0) -> None:

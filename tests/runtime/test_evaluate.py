@@ -21,7 +21,6 @@ from mindspore import ops
 from mindspore_rl.api import Actor, Trainer
 from tests.programs.small_agents import BaseLearner, Config, Net
 
-
 class Act(Actor):
     def __init__(self, net):
         super().__init__()
@@ -32,7 +31,6 @@ class Act(Actor):
 
     def act_greedily(self, obs, turn):
         return 1 - turn.astype("int32")
-
 
 class Alternates(Trainer):
     Config = Config
@@ -59,7 +57,6 @@ from mindspore import Parameter, Tensor, ops
 from mindspore_rl.rl.action_distributions import categorical_sample
 from tests.programs import small_agents
 
-
 class Act(small_agents.Act):
     def __init__(self, net):
         super().__init__(net)
@@ -71,7 +68,6 @@ class Act(small_agents.Act):
 
     def act_greedily(self, obs):
         return ops.argmax(self.net.policy(obs), -1).astype("int32")
-
 
 class Greedy(small_agents.SmallTrainer):
     Act = Act
@@ -89,7 +85,6 @@ from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.environments.spaces import Discrete
 
 LENGTH = 21
-
 
 class Counts:
     \"\"\"Pays 1 for the action 0 in even steps of an episode and for 1 in odd ones.\"\"\"

@@ -20,7 +20,6 @@ WALK = """
 import gymnasium
 import numpy as np
 
-
 class Walk(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)

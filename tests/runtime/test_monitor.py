@@ -49,7 +49,8 @@ class Job:
             FragmentPlan("learner", "learner.py", 0, ((0, 8),), (), ("learn",), ("learn",), True),
             FragmentPlan("actor", "actor.py", 1, ((0, 4), (4, 8)), (), (), (), False),
         )
-        self.plan = Plan(**PLAN | {"fragments": fragments, "timeout_s": TIMEOUT_S} | fields)
+        own = {"fragments": fragments, "timeout_s": TIMEOUT_S, "cells": "native"}
+        self.plan = Plan(**PLAN | own | fields)
         options = JobOptions(
             False, 100, stop_return, checkpoint_every_s=CHECKPOINT_S,
             start_timeout_s=START_TIMEOUT_S, eval_every=eval_every,
@@ -84,6 +85,11 @@ class Job:
             found += self.on(Heard(rank, message))
         return found
 
+    def explained(self, found, remains=None, iteration=None):
+        """Returns the failure told of a reaction, of a rank that had come to an iteration."""
+        stamp = None if iteration is None else Stamp(iteration, 0, self.now)
+        return self.monitor.failures.explain(found, stamp, remains or Remains())
+
     def running(self):
         """All ranks have completed an iteration."""
         self.hello(*self.stamps)
@@ -109,7 +115,6 @@ PLAN = {
     "seed": 1,
     "carried": {},
     "messages": MESSAGES,
-    "cells": "native",
 }
 DONE = {"kind": "finished", "iteration": 9, "iterations_here": 9, "traffic": {}}
 
@@ -312,12 +317,12 @@ def test_a_death_waits_for_words_that_explain_it():
     (found,) = job.tick(LAST_WORDS_S + 0.01)
     assert found == Examine("death", 1)
     remains = Remains(log="EXIT STRING: Killed (signal 9)", output=["last words"])
-    text = str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), remains))
+    text = str(job.explained(found, remains, 4))
     assert "rank 1 (actor[0]), iteration 4" in text
     assert "died (killed by signal 9)" in text
     assert "last words" in text
     aborted = Remains(output=["Fatal Python error: Aborted"])
-    assert "signal 6" in str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), aborted))
+    assert "signal 6" in str(job.explained(found, aborted, 4))
 
 
 def test_the_first_death_is_that_of_the_process_that_ended_first():
@@ -336,12 +341,10 @@ def test_a_killed_proxy_is_told_from_the_ranks_that_died_with_it():
     job.on(Closed(2), Closed(1))
     job.tick(0.0)
     (found,) = job.tick(LAST_WORDS_S + 0.01)
-    text = str(job.monitor.failures.explain(found, Stamp(4, 0, job.now), Remains(log=GONE)))
+    text = str(job.explained(found, Remains(log=GONE), 4))
     assert text.startswith("Hydra's proxy (pid 40) on here was killed, and the ranks that it had")
     printed = Remains(log=f"[1] what a rank prints: {GONE}")
-    assert "rank 2 (actor[1])" in str(
-        job.monitor.failures.explain(found, Stamp(4, 0, job.now), printed)
-    )
+    assert "rank 2 (actor[1])" in str(job.explained(found, printed, 4))
 
 
 def test_a_lost_host():
@@ -350,7 +353,7 @@ def test_a_lost_host():
     job.tick(0.0)
     (found,) = job.tick(LAST_WORDS_S + 0.01)
     assert found == Examine("death", 2, lost="timed out")
-    text = str(job.monitor.failures.explain(found, Stamp(1, 0, job.now), Remains()))
+    text = str(job.explained(found, iteration=1))
     assert "host far has not been heard of" in text
 
 
@@ -360,7 +363,7 @@ def test_hosts_that_no_rank_could_be_started_on():
     assert job.tick(0.0, mpiexec=255) == []
     (found,) = job.tick(LAST_WORDS_S + 0.01, mpiexec=255)
     assert found == Examine("mpiexec")
-    failure = job.monitor.failures.explain(found, None, Remains(255, log="ssh: no route"))
+    failure = job.explained(found, Remains(255, log="ssh: no route"))
     assert isinstance(failure, Unreached)
     assert "no rank on far has started" in str(failure)
     assert "ssh: no route" in str(failure)
@@ -371,7 +374,7 @@ def test_a_killed_launcher_is_named_and_not_the_ranks_that_went_with_it():
     job.on(Closed(1), Closed(2))
     job.tick(0.0, mpiexec=-9)
     (found,) = job.tick(LAST_WORDS_S + 0.01, mpiexec=-9)
-    failure = job.monitor.failures.explain(found, None, Remains(-9))
+    failure = job.explained(found, Remains(-9))
     assert "mpiexec ended (killed by signal 9)" in str(failure)
     assert type(failure) is JobFailure
 
@@ -402,9 +405,7 @@ def test_the_scheduler_ends_before_its_group():
     assert Job().running().tick(scheduler=1) == []  # native cells have no group
     job = Job(cells="mindspore").running()
     (found,) = job.tick(scheduler=-11)
-    text = str(
-        job.monitor.failures.explain(found, None, Remains(-11, "the scheduler", words="why"))
-    )
+    text = str(job.explained(found, Remains(-11, "the scheduler", words="why")))
     assert "the scheduler ended (killed by signal 11)" in text
 
 
@@ -420,7 +421,7 @@ def test_a_stall_has_the_deadline_of_the_start_and_then_of_the_plan():
     (found,) = job.tick(TIMEOUT_S / 4, awake=False)
     assert found.what == "stall"
     remains = Remains(actions={0: "\n  it ran", 1: "\n  it slept", 2: "\n  it slept"})
-    failure = job.monitor.failures.explain(found, None, remains)
+    failure = job.explained(found, remains)
     assert isinstance(failure, Stalled)
     assert "no progress for" in str(failure)
     assert str(failure).endswith("it slept")
@@ -434,7 +435,7 @@ def stall(job, *stamps, ages=(6.0, 6.0, 6.0), stopped=()):
     for rank, (iteration, stage) in enumerate(stamps):
         job.stamps[rank] = Stamp(iteration, stage, job.now - ages[rank])
     (found,) = job.tick(0.1, awake=False)
-    return str(job.monitor.failures.explain(found, None, Remains(stopped=stopped))).splitlines()
+    return str(job.explained(found, Remains(stopped=stopped))).splitlines()
 
 
 ENVIRONMENT = Stage.ENVIRONMENT
@@ -530,7 +531,7 @@ def test_a_rank_of_another_host_that_sends_no_stamps_is_at_fault():
     for rank, (iteration, stage) in enumerate(at):
         job.stamps[rank] = Stamp(iteration, stage, job.now - 6.0)
     (found,) = job.tick(0.1, awake=False)
-    text = str(job.monitor.failures.explain(found, None, Remains()))
+    text = str(job.explained(found))
     assert text.startswith("rank 2 (actor[1] on far), iteration 3, edge action: its process has ")
     assert "not been heard of for 10.1 s" in text
 
@@ -543,7 +544,7 @@ def test_what_is_stopped_while_ranks_start_is_named(name):
         assert job.tick(1.0, awake=False) == []
     (found,) = job.tick(0.1, awake=False)
     remains = Remains(stopped=(Stopped(8, name, None),))
-    text = str(job.monitor.failures.explain(found, None, remains))
+    text = str(job.explained(found, remains))
     assert text.startswith(f"{name} (pid 8) is stopped (signal SIGSTOP?), and nobody let it go on")
 
 

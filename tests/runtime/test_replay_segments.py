@@ -47,16 +47,9 @@ class Kept:
 def rank_of(run, number, envs, capacity=10):
     plan = SimpleNamespace(steps_per_iteration=1, replays={"": (1, capacity)}, device="CPU")
     fragment = SimpleNamespace(components=("replay",))
-    return SimpleNamespace(
-        run_dir=run,
-        number=number,
-        env_indices=envs,
-        env_steps=0,
-        plan=plan,
-        fragment=fragment,
-        stamp=lambda stage: None,
-        note=lambda text: None,
-    )
+    parts = {"run_dir": run, "number": number, "env_indices": envs, "env_steps": 0, "plan": plan}
+    quiet = dict.fromkeys(("stamp", "note"), lambda told: None)
+    return SimpleNamespace(**parts, **quiet, fragment=fragment)
 
 
 class Job:
@@ -83,8 +76,7 @@ class Job:
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
             rank.env_steps = iteration
             arrays |= {name: array for name, (array, _) in side.write(kept.inserted).items()}
-        about = {"num_envs": 1, "steps_per_iteration": 1, "env_steps": iteration}
-        about |= {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": iteration * ENVS}
+        about = {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": iteration * ENVS}
         return checkpoint.save(
             self.run / "checkpoints", iteration, {}, {**about, **written(arrays)}
         )
@@ -148,6 +140,12 @@ def replays(run):
     return [checkpoint.replays_of(checkpoint.look(path)).get("") for path in paths]
 
 
+def assert_only_listed(run):
+    """Checks that all files are segments of checkpoints."""
+    listed = {segment.file for replay in replays(run) for segment in replay.segments}
+    assert {path.name for path in files(run)} == listed
+
+
 def test_only_new_records_are_written_and_only_listed_segments_stay(tmp_path, small):
     job = Job(tmp_path, range(6))
     sizes = []
@@ -157,8 +155,7 @@ def test_only_new_records_are_written_and_only_listed_segments_stay(tmp_path, sm
         job.save(iteration)
         (new,) = set(files(tmp_path)) - set(before)
         sizes.append(new.stat().st_size)
-        listed = {segment.file for replay in replays(tmp_path) for segment in replay.segments}
-        assert {path.name for path in files(tmp_path)} == listed
+        assert_only_listed(tmp_path)
     assert sizes == [3 * ENVS * (3 * 8 + 1)] * 8
     assert len(files(tmp_path)) == 6  # 4 of each checkpoint
     (tmp_path / replay_segments.FOLDER / "00000003-0001-left.segment.tmp").touch()
@@ -171,11 +168,8 @@ def test_a_small_segment_is_written_again_with_what_follows(tmp_path):
     for iteration in range(1, 6):
         job.insert([3] * ENVS)
         job.save(iteration)
-    assert [replay.segments[0].records for replay in replays(tmp_path)] == [
-        (0, 9),
-        (0, 12),
-        (0, 15),
-    ]
+    records = [replay.segments[0].records for replay in replays(tmp_path)]
+    assert records == [(0, 9), (0, 12), (0, 15)]
     assert len(files(tmp_path)) == 3
 
 
@@ -209,17 +203,6 @@ def test_the_replay_in_a_file_of_an_earlier_version_is_taken(tmp_path):
         np.testing.assert_array_equal(found, expected)
     fewer = taken(path, job.counts, range(2, 4), capacity=4)[0]
     np.testing.assert_array_equal(fewer[:, 0, :2], [[20, 2], [21, 2], [22, 2], [19, 2]])
-
-
-def test_columns_of_a_cell_are_saved_in_their_own_dtypes(tmp_path):
-    job = Job(tmp_path, range(6))
-    job.insert([3] * ENVS)
-    (kept,) = job.kept
-    kept.columns[1] = kept.columns[1].astype(np.int8)
-    kept.dtypes = ["float64", "bool"]
-    arrays, _ = checkpoint.load(job.save(1))
-    assert arrays["replay/1"].dtype == bool
-    np.testing.assert_array_equal(arrays["replay/1"], kept.columns[1])
 
 
 class Killed(BaseException):
@@ -261,8 +244,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, sma
         np.testing.assert_array_equal(arrays["replay/0"], expected[0])
         job.save(6)
         job.save(7)
-        listed = {segment.file for replay in replays(job.run) for segment in replay.segments}
-        assert {file.name for file in files(job.run)} == listed
+        assert_only_listed(job.run)
         if done:
             break
     assert at > 15  # every second moment
@@ -286,8 +268,7 @@ def test_many_new_records_are_written_before_the_checkpoint(tmp_path, small, mon
     found = taken(job.save(10), job.counts)
     for column, expected in zip(found, job.columns(), strict=False):
         np.testing.assert_array_equal(column, expected)
-    listed = {segment.file for replay in replays(tmp_path) for segment in replay.segments}
-    assert {path.name for path in files(tmp_path)} == listed
+    assert_only_listed(tmp_path)
 
 
 def prepared(run):
@@ -330,6 +311,7 @@ def test_buffers_of_a_cell_are_written_ahead_where_the_host_reads_them(
     arrays, _ = checkpoint.load(job.save(2))
     np.testing.assert_array_equal(arrays["replay/0"], kept.columns[0])
     np.testing.assert_array_equal(arrays["replay/1"], kept.columns[1])
+    assert arrays["replay/1"].dtype == bool  # its own type, not that of the cell
 
 
 def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):

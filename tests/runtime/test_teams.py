@@ -1,16 +1,18 @@
 """Environments with teams of agents in the runtime."""
 
-from types import SimpleNamespace
+import dataclasses
 
 import numpy as np
 import pytest
 
 from distribution.central import POLICY as CENTRAL
 from distribution.gpu_only import POLICY as GPU_ONLY
-from mindspore_rl.api import Trainer
+from mindspore_rl import programs
 from mindspore_rl.compiler.pipeline import environment_for
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import ConfigError, PolicyError
+from mindspore_rl.environments.spaces import Box
+from mindspore_rl.errors import MsrlError, PolicyError
+from mindspore_rl.jobs import registry
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
 
 SPREAD = "pettingzoo:mpe2.simple_spread_v3"
@@ -32,13 +34,22 @@ def test_policies_that_compile_environments_take_the_graph_form():
         environment_for(GPU_ONLY, "pettingzoo:mpe2.simple_push_v3")
 
 
-def test_algorithms_for_one_agent_and_for_teams_refuse_the_other():
-    class Many(Trainer):
-        multi_agent = True
+SPACE = Box((1,), (-1.0,), (1.0,))
+CONTINUOUS = dataclasses.replace(spec("graph:simple_spread_v3"), action_space=SPACE)
 
-    config = SimpleNamespace()
-    with pytest.raises(ConfigError, match="Trainer is for a single agent.* agent x3"):
-        Trainer(config, spec("graph:simple_spread_v3"))
-    with pytest.raises(ConfigError, match="Many is for teams of agents, and CartPole-v1 has a sin"):
-        Many(config, spec("CartPole-v1"))
-    Many(config, spec("graph:simple_tag_v3"))
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "told"),
+    [
+        ("ppo", "graph:simple_spread_v3", "PPOTrainer is for a single agent.* agent x3"),
+        ("mappo", "CartPole-v1", "MAPPO.* is for teams of agents, and CartPole-v1 has a sin"),
+        ("vdn", "graph:simple_tag_v3", "VDN is for one team"),
+        ("maddpg", CONTINUOUS, "MADDPG is for discrete actions; .*: choose another"),
+        ("coma", CONTINUOUS, "COMA needs several agents with discrete actions; "),
+    ],
+    ids=lambda part: getattr(part, "name", part),
+)
+def test_an_algorithm_refuses_what_it_cannot_learn(algorithm, task, told):
+    cls = programs.trainer_class(registry.find_algorithm(algorithm))
+    with pytest.raises(MsrlError, match=told):
+        cls(cls.Config(), spec(task) if isinstance(task, str) else task)

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import CheckpointError
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.rank import worker
-from tests.commands import python
+from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
 
 STATELESS = """
@@ -43,16 +41,7 @@ class Odd:
 
 
 def run(job, folder):
-    plan, _ = prepare(job, folder)
-    Stamps(folder, plan.num_ranks, create=True)
-    pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
-    try:
-        worker.run_inproc(plan, folder, [Link(ours) for ours, _ in pairs])
-    finally:
-        for pair in pairs:
-            for end in pair:
-                end.close()
-    return plan
+    return inproc.run(job, folder)[0]
 
 
 def test_all_ranks_start_from_the_same_parameters(tmp_path, monkeypatch):
@@ -145,13 +134,3 @@ def test_an_endless_error_shows_how_it_begins_and_ends():
     assert message["message"].startswith("RuntimeError: it began")
     ours.close()
     theirs.close()
-
-
-def test_a_rank_without_tensors_needs_no_mindspore():
-    code = """
-import sys
-sys.modules["mindspore"] = None  # an import of it fails
-import mindspore_rl.runtime.rank.worker
-"""
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr

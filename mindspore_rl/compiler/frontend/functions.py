@@ -258,7 +258,8 @@ class Functions:
             elif name in frame.namespace and name not in module:
                 self.draft.fail(node, f"{name!r}, a name of an enclosing function,")
             elif name not in module and name not in BUILTINS:
-                self.draft.fail(node, f"the unknown name {name!r} in {inner.name}", "")
+                hint = "set it before, or let it be an argument"
+                self.draft.fail(node, f"the unknown name {name!r} in {inner.name}", hint)
         return found
 
     def network(self, node: ast.expr) -> Expr:

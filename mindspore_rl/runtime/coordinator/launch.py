@@ -23,15 +23,19 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from mindspore_rl.communication import group
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.deployment import LAUNCHERS, Deployment, find_mpiexec
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform import gpu, interpreter, toolchain
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
+from mindspore_rl.replay import rings
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import MARK, Orphans, Reaper
 
@@ -197,6 +201,17 @@ def without_secrets(environment: dict[str, str], run_dir: Path) -> dict[str, str
     return {**rest, "MSRL_SECRETS": str(path)}
 
 
+def begin_guard() -> None:
+    """Starts compiling the library of `guarded` in the background."""
+    toolchain.begin(partial(toolchain.library, GUARD, {}))
+
+
+def _libraries(plan: Plan) -> list[Callable[[], Path]]:
+    """Returns the makers of libraries that ranks need after they have imported MindSpore."""
+    reduces = plan.device == "CPU" and any(f.collectives for f in plan.fragments)
+    return [group.library] * reduces + [rings.library] * bool(plan.replays)
+
+
 class JobProcesses:
     """mpiexec with the workers, and the MindSpore scheduler if the plan has a group.
 
@@ -276,6 +291,7 @@ class JobProcesses:
             WORKERS_LOG,
             environment if plan.hosts else guarded(environment),
         )
+        toolchain.begin(*_libraries(plan))
 
     def _start(
         self, name: str, command: list[str], log: str, environment: dict[str, str]
