@@ -92,14 +92,21 @@ def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_draws_under_a_condition_are_those_of_the_plain_loop(tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2)
-    assert inproc.differences(job, tmp_path) == []
-
-
-@pytest.mark.parametrize("workers", quick([1, 2], 1))
-def test_draws_from_all_are_the_same_on_fewer_workers(workers, tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
+@pytest.mark.parametrize(
+    ("name", "policy", "workers"),
+    [
+        ("late_draws", "MultipleLearners", 2),
+        ("ensemble", "MultipleLearners", 2),
+        ("named", "MultipleLearners", 2),
+        ("records", "Central", 2),
+        *quick([("across", "MultipleLearners", 1), ("across", "MultipleLearners", 2)], 1),
+        *quick([("ensemble", "Central", 2)]),
+    ],
+)
+def test_fewer_workers_equal_the_reference(name, policy, workers, tmp_path):
+    num_steps = 16 if name == "late_draws" else 4  # a hundred steps before its second iteration
+    file = inproc.PROGRAMS / f"{name}.py"
+    job = inproc.request(file, policy, workers, num_steps=num_steps)
     assert inproc.differences(job, tmp_path) == []
 
 
