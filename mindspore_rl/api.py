@@ -184,7 +184,8 @@ class Msrl(Protocol):
             rows: whether to return the values of each sample too, such as its TD error.
 
         Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
-            values that `loss` returns, over the samples of all workers. With `rows`, a third: the
+            values that `loss` returns, over the samples of all workers; of one value it is also a
+            number. With `rows`, a third: the
             tuple of these values, each `[n]`, for the samples of the batch.
         """
 

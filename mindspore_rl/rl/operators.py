@@ -215,6 +215,13 @@ def number(kind: str, value: Any) -> Any:
     return int(value) if kind == "int" else bool(value)
 
 
+def only(values: Any) -> Any:
+    """Returns the part of a tuple that has one, and any other value as it is."""
+    if isinstance(values, tuple) and len(values) == 1:
+        return values[0]
+    return values
+
+
 def numbers(count: int) -> Tensor:
     """Returns the array of a list of at most `count` numbers, which `put` fills."""
     return ops.zeros((count,), float32)

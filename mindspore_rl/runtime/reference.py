@@ -111,6 +111,19 @@ class Kept:
         return arrays | {inserted_of(name): self.inserted.copy()}
 
 
+class Mean(Tensor):
+    """The mean of a loss that returns one array: a number, and a tuple of one."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((Tensor(self),))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: Any) -> Any:
+        return (Tensor(self),)[place]
+
+
 Recorder = Callable[[int, str, list[np.ndarray]], None]
 
 
@@ -294,6 +307,7 @@ class Reference(PlainLoop):
         grads, means, self._told = compute(*args)
         if self.nudge:
             grads = tuple(map(self.nudge, grads))
+        means = Mean(means[0]) if len(means) == 1 else means
         found = (grads, means, self._told) if rows else (grads, means)
         return self._implied("gradient", "gradient", found)
 

@@ -44,6 +44,21 @@ msrl.update(self.apply, grads)
 first, *more = means
 target = target + sum(more) + first
 """
+NUMBER = """
+losses, metrics, value = [], {"one": 0.0}, 0.0
+for scale in (1.0, 2.0):
+    def loss(obs, action, goal):
+        return self.loss(obs, action, scale * goal)[0]
+    grads, one = msrl.gradient(loss, self.net, obs, action, target)
+    msrl.update(self.apply, grads)
+    losses.append(one)
+if msrl.env_steps() >= 0:
+    grads, value = msrl.gradient(loss, self.net, obs, action, target)
+    metrics = {"one": value}
+    metrics.update(one=0.5 * value)
+(_, (pair,)), target = msrl.gradient(loss, self.net, obs, action, target), 2.0 * target
+target = target + sum(losses) / len(losses) + metrics["one"] * value + pair
+"""
 LOOPS = """
     losses, history = [], {"mean": [], "two": []}
 
@@ -233,6 +248,7 @@ MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
 EQUAL = {
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "the other values of a loss are one tuple": ({"learn": REST},),
+    "the only value of a loss is a number and a tuple": ({"learn": NUMBER},),
     "loops that return, lists that grow in them, enumerate, else": (
         {
             "learn": LOOPS,

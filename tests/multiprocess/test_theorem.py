@@ -412,92 +412,60 @@ def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
 
 
 CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
-"""An invalid action ends the run."""
+"""An invalid action ends the run, so exploration takes valid ones only, too."""
 MASKED = ("ppo", "a2c", "impala", "ppg", "trpo", "dqn", "qr_dqn", "r2d2", "discrete_sac", "muzero")
-
-
-def _masked(algorithm, policy, workers, **options):
-    environment = CHOICES[policy == "GPUOnly"]
-    if algorithm == "ppo":
-        options["normalise_obs"] = True
-    return request_for(algorithm, policy, environment, workers, options)
-
-
-def test_masks_equal_reference_in_process(tmp_path):
-    _check_in_process(_masked("ppo", "SingleLearnerCoarse", 2, **FEW_STEPS), tmp_path)
-
-
-@pytest.mark.multiprocess
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "workers"),
-    [
-        ("ppo", "SingleLearnerCoarse", 2),
-        ("dqn", "GPUOnly", 2),
-        *(
-            case
-            for case in itertools.product(MASKED, POLICIES[:-1], (1, 3))
-            if case[:2] not in REFUSED
-        ),
-    ],
-)
-def test_masks_equal_reference(algorithm, policy, workers, references, tmp_path):
-    """Exploration, too, takes valid actions only."""
-    _check(_masked(algorithm, policy, workers), references, tmp_path)
-
-
 HINDSIGHT = {"her": 5, "num_steps": 6, "learning_starts": 16, "hidden": (8,)}
 GOALS = {
     "dqn": ("probe:bits", {**HINDSIGHT, "n_step": 2, "updates": 2}),
     "sac": ("probe:reach", HINDSIGHT),
     "td3": ("probe:reach", HINDSIGHT),
 }
-
-
-@pytest.mark.multiprocess
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("policy", [name for name in POLICIES[:-1] if name != "GPUOnly"])
-@pytest.mark.parametrize("algorithm", GOALS)
-def test_goals_equal_reference(algorithm, policy, workers, references, tmp_path):
-    """Learning in hindsight: windows whose goals are replaced; no graph environment has goals."""
-    environment, options = GOALS[algorithm]
-    request = request_for(algorithm, policy, environment, workers, options)
-    _check(request, references, tmp_path)
-
-
+"""Learning in hindsight: windows whose goals are replaced."""
 SEEN = {"hidden": (16,), "update_epochs": 2}
 IMAGES = {
     "cnn": SEEN | {"torso": "cnn", "num_envs": 6, "num_steps": 4},
     "impala": SEEN | {"torso": "impala", "num_envs": 4, "num_steps": 16},
 }
+"""`_check` verifies that convolutions are native, too."""
+SHIPPED_POLICIES = POLICIES[:-1]
+OUTSIDE = [policy for policy in SHIPPED_POLICIES if policy != "GPUOnly"]
+"""Policies of what has no form in the graph: environments with goals or images."""
 
 
-def _seeing():
-    """Yields every policy except GPUOnly: no in-graph environment gives images."""
-    seeing = [policy for policy in POLICIES[:-1] if policy != "GPUOnly"]
-    return [("cnn", "SingleLearnerCoarse", 3), *itertools.product(IMAGES, seeing, (2,))]
+def _with_options():
+    """Yields names, and cases of masks, goals, images and memories."""
+    masked = [*itertools.product(MASKED, SHIPPED_POLICIES, (1, 3))]
+    for name, policy, workers in [*masked, ("ppo", OUTSIDE[0], 2), ("dqn", "GPUOnly", 2)]:
+        options = {"normalise_obs": True} if name == "ppo" else {}
+        if (name, policy) not in REFUSED:
+            yield "masks", (name, policy, CHOICES[policy == "GPUOnly"], workers, options)
+    for (name, goal), policy, workers in itertools.product(GOALS.items(), OUTSIDE, (1, 2, 3)):
+        yield "goals", (name, policy, goal[0], workers, goal[1])
+    for torso, policy in itertools.product(IMAGES, OUTSIDE):
+        yield torso, ("ppo", policy, "probe:pixels", 2, IMAGES[torso])
+    yield "cnn", ("ppo", OUTSIDE[0], "probe:pixels", 3, IMAGES["cnn"])
+    for torso, policy, workers in itertools.product(MEMORIES, SHIPPED_POLICIES, (2, 3)):
+        options = {**MEMORIES[torso], "normalise_obs": torso == "gru"}
+        yield torso, ("ppo", policy, CARTPOLE[policy == "GPUOnly"], workers, options)
 
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-@pytest.mark.parametrize(("torso", "policy", "workers"), _seeing())
-def test_images_equal_reference(torso, policy, workers, references, tmp_path):
-    """`_check` verifies that convolutions are native, too."""
-    _check(request_for("ppo", policy, "probe:pixels", workers, IMAGES[torso]), references, tmp_path)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{name}-{case[0]}-{case[1]}-{case[3]}")
+        for name, case in _with_options()
+    ],
+)
+def test_other_options_equal_reference(case, references, tmp_path):
+    _check(request_for(*case), references, tmp_path)
 
 
-@pytest.mark.multiprocess
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("policy", POLICIES[:-1])
-@pytest.mark.parametrize("torso", MEMORIES)
-def test_memories_equal_reference(torso, policy, workers, references, tmp_path):
-    """The state of a recurrent layer: carried, stored with each step, learnt from in segments."""
-    environment = CARTPOLE[policy == "GPUOnly"]
-    options = {**MEMORIES[torso], "normalise_obs": torso == "gru"}
-    request = request_for("ppo", policy, environment, workers, options)
-    _check(request, references, tmp_path)
+def test_masks_equal_reference_in_process(tmp_path):
+    options = FEW_STEPS | {"normalise_obs": True}
+    request = request_for("ppo", "SingleLearnerCoarse", CHOICES[0], 2, options)
+    _check_in_process(request, tmp_path)
 
 
 def _check_in_process(request, tmp_path):

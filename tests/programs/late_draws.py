@@ -1,4 +1,4 @@
-"""Random numbers that are drawn from the second iteration on, before others in every iteration."""
+"""Random numbers and records drawn from the second iteration on, before others in every one."""
 
 from tests.programs.small_agents import BaseLearner, SmallTrainer
 
@@ -16,6 +16,13 @@ class Learn(BaseLearner):
                 msrl.update(self.apply, grads)
                 loss = means[0]
         late = msrl.uniform(40, 1)
+        if msrl.env_steps() >= 100:
+            for _ in range(2):
+                ways = msrl.replay_sample(40), msrl.replay_sample(20, "distinct")
+                for drawn in ways:
+                    grads, means = msrl.gradient(self.loss, self.net, *drawn)
+                    msrl.update(self.apply, grads)
+                    loss += means[0]
         return {"loss": loss, "late": msrl.mean(late)}
 
 

@@ -20,16 +20,33 @@ from mindspore_rl.replay.draws import importance_weights
 from tests.replay.tables import COLUMNS, records
 
 STEP = {"obs": np.zeros((1, 3), np.float32), "reward": [1.0]}
+PLAIN = Table.create(TableSpec(COLUMNS, 8))
+
+
+class Elsewhere:
+    """A tensor that is not in the CPU's memory, or has gradients."""
+
+    dtype = "float32"
+
+    def __array__(self, dtype=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda w: w.insert([0.5], STEP), r"lanes are \[0.5\], expected a list of whole numbers"),
+        (lambda w: w.insert([1], STEP), "lanes are"),
         (lambda w: w.insert(0, STEP), "lanes are 0, expected a list of whole numbers"),
         (lambda w: w.insert([[0]], STEP), r"lanes are \[\[0\]\], expected a list"),
         (lambda w: w.insert(["a"], STEP), "lanes is a builtins.list that NumPy cannot view"),
         (lambda w: w.insert([0], STEP | {"reward": [2**2000]}), "column reward is a .* too large"),
+        (lambda w: w.insert([0], STEP | {"reward": Elsewhere()}), ".*Elsewhere that .*grad.*cpu"),
+        (lambda w: w.insert([0], STEP | {"reward": np.zeros(1)}), r"reward is float64 \(1,\), exp"),
+        (lambda w: w.insert([0], STEP | {"reward": [[1.0]]}), r"is float32 \(1, 1\), expected"),
+        (lambda w: w.insert([0], STEP | {"other": [1]}), "'obs', 'other', 'reward'.*, expected"),
+        (lambda w: w.insert([0], STEP, lengths=[2]), "lengths are"),
+        (lambda w: Writer(PLAIN).insert([0], STEP, None, [1.0]), "not weighted gets priorities"),
         (lambda w: w.insert([0], STEP, lengths=["a"]), "lengths is a builtins.list"),
         (lambda w: w.insert([0], STEP, lengths=[0.5]), r"lengths are \[0.5\], expected a list"),
         (lambda w: w.insert([0], STEP, priorities=[[1.0]]), r"priorities are float64 \(1, 1\)"),

@@ -21,10 +21,8 @@ from mindspore_rl.replay import (
     TableSpec,
     Wait,
     Writer,
-    window_mask,
 )
 from mindspore_rl.replay.bindings import functions
-from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.given import as_array
 from mindspore_rl.replay.writer import writing
 from tests.replay.tables import COLUMNS, filled, records
@@ -65,15 +63,6 @@ class OfDLPack:
         return self.array.__dlpack_device__()
 
 
-class Elsewhere:
-    """A tensor that is not in the CPU's memory, or has gradients."""
-
-    dtype = "float32"
-
-    def __array__(self, dtype=None):
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
-
-
 def test_another_process_writes_and_imports_numpy_alone(tmp_path):
     """Both sides wait for each other."""
     limit = RateLimiter(min_records=10, samples_per_insert=2, slack=4)
@@ -107,21 +96,6 @@ def test_arrays_of_any_library_are_written(kind):
 def test_an_array_in_memory_is_viewed_and_not_copied(kind):
     array = np.arange(6, dtype=np.float32)
     assert np.shares_memory(as_array("obs", kind(array), "float32"), array)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (Elsewhere(), "column reward is a .*Elsewhere that NumPy cannot view .*requires grad.*cpu"),
-        (["a"], "column reward is a builtins.list that NumPy cannot view"),
-        (np.zeros(1), r"column reward is float64 \(1,\), expected float32 \(1,\)"),
-        ([[1.0]], r"column reward is float32 \(1, 1\), expected float32 \(1,\)"),
-    ],
-)
-def test_what_cannot_be_written_is_named(value, message):
-    table = Table.create(TableSpec(COLUMNS, 8))
-    with Writer(table) as writer, pytest.raises(ReplayError, match=message):
-        writer.insert([0], {"obs": np.zeros((1, 3), np.float32), "reward": value})
 
 
 def test_numbers_keep_their_values():
@@ -161,47 +135,6 @@ def test_a_writer_has_its_lanes_until_it_is_closed_or_gone():
     del second
     with writing(table, [0]):
         third.close()
-
-
-def test_a_draw_and_copy_in_one_call_are_those_of_the_calls_one_by_one(monkeypatch):
-    """Also with weights, lengths, and the limit's counts."""
-    limit = RateLimiter(min_records=30, samples_per_insert=2, slack=50)
-    for mode, weighted in [(mode, False) for mode in Mode] + [(Mode.STRATIFIED, True)]:
-        spec = TableSpec(COLUMNS, 20, lanes=2, length=3, weighted=weighted, rate_limiter=limit)
-        table, ids = filled(range(40), spec)
-        if weighted:
-            table.update(ids, 1 + np.arange(40) / 7)
-        batches, samples = [], []
-        for _ in range(2):
-            sampler, arrays = Sampler(table, 8, mode, seed=3), table.buffers(8)
-            for step in range(3):
-                sampler.step = 2 * step
-                batch = sampler.sample(arrays)
-                batches.append(vars(batch) | {name: x.copy() for name, x in arrays.items()})
-            samples.append(int(table.limit["samples"]))
-            monkeypatch.setattr(functions(), "table_sample", lambda *args: -1)
-        monkeypatch.undo()
-        assert samples == [24, 48]
-        for one, other in zip(batches[:3], batches[3:], strict=True):
-            for name in one.keys() - {"columns"}:
-                np.testing.assert_array_equal(one[name], other[name])
-
-
-@pytest.mark.parametrize("mode", [*Mode, Order.FIFO, Order.LIFO])
-def test_batches_come_into_the_callers_arrays(mode):
-    table, _ = filled(range(40), TableSpec(COLUMNS, 20, lanes=2))
-    sampler, arrays = Sampler(table, 8, mode, seed=3), table.buffers(8)
-    for step in range(3):
-        batch = sampler.sample(arrays)
-        drawn, expected = sample(table, Key(3, step), 8, mode), table.buffers(8)
-        assert table.gather(drawn.ids, expected).all()
-        for name, array in arrays.items():
-            assert batch[name] is array
-            np.testing.assert_array_equal(array, expected[name])
-        np.testing.assert_array_equal(batch.probabilities, drawn.probabilities)
-    assert sampler.step == 3
-    own = sampler.sample()
-    assert sampler.sample()["obs"] is own["obs"]
 
 
 def test_arrays_for_batches_begin_at_a_cache_line():
@@ -254,33 +187,6 @@ def test_records_overwritten_since_their_draw_are_replaced(mode, weighted, at_on
     assert table.limit["samples"] == 6
     if mode is Mode.DISTINCT or isinstance(mode, Order):
         assert len(set(batch.ids)) == 6
-
-
-def test_windows_are_within_their_records():
-    table, ids = filled(range(30), TableSpec(COLUMNS, 30, length=8))
-    with Writer(table) as writer:
-        short = writer.insert([0], records([50], 8), lengths=[2])
-    sampler = Sampler(table, 64, window=3)
-    firsts = set()
-    for _ in range(20):
-        batch = sampler.sample()
-        steps = batch.first[:, None] + np.arange(3)
-        number = np.where(batch.ids == short, 50, batch.ids % 30)[:, None]
-        expected = np.where(window_mask(batch.lengths, batch.first, 3), number + steps / 8, 0)
-        np.testing.assert_array_equal(batch["reward"], expected)
-        firsts |= set(batch.first.tolist())
-    assert firsts == set(range(6))
-    with pytest.raises(ReplayError, match="a window of 9 steps, expected 1 to 8"):
-        Sampler(table, 64, window=9)
-
-
-def test_importance_weights_are_relative_to_the_rarest_record():
-    table, ids = filled(range(4), TableSpec(COLUMNS, 4, weighted=True))
-    table.update(ids, [1.0, 2.0, 4.0, 8.0])
-    batch = Sampler(table, 64).sample()
-    priority = 2.0 ** (batch.ids % 4)
-    expected = (priority / priority.min()) ** -0.5
-    np.testing.assert_allclose(batch.importance_weights(0.5), expected, rtol=1e-6)
 
 
 def test_a_tensor_is_no_array_for_a_batch():

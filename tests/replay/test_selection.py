@@ -23,7 +23,6 @@ from mindspore_rl.replay.draws import (
 from mindspore_rl.replay.rate_limiter import Wait
 from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.spec import TableSpec
-from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
 from tests.replay.tables import COLUMNS, filled, records
@@ -54,29 +53,6 @@ def test_few_lanes_and_many_are_drawn_alike(mode):
     np.testing.assert_array_equal(few[0], np.searchsorted(ends, found, "right"))
     for one, other in zip(few, many, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-def test_records_are_drawn_equally_often(mode, lanes):
-    table, ids = filled(range(40), TableSpec(COLUMNS, capacity=10 * 4 // lanes, lanes=lanes))
-    drawn = np.concatenate([sample(table, Key(5, step), 8, mode).ids for step in range(500)])
-    counts = (drawn[:, None] == ids).sum(0)
-    assert counts.sum() == len(drawn)
-    assert stats.chisquare(counts).pvalue > MIN_P
-
-
-def test_records_are_drawn_by_weight():
-    table, ids = filled(range(60), TableSpec(COLUMNS, capacity=20, lanes=3, weighted=True))
-    priorities = np.arange(60) % 7 + 0.5
-    table.update(ids, priorities, exponent=0.6)
-    drawn = [sample(table, Key(5, step), 64) for step in range(200)]
-    found = np.concatenate([d.ids for d in drawn])
-    expected = priorities**0.6 / (priorities**0.6).sum()
-    counts = (found[:, None] == ids).sum(0)
-    assert stats.chisquare(counts, expected * len(found)).pvalue > MIN_P
-    place = np.argmax(drawn[0].ids[:, None] == ids, axis=1)
-    np.testing.assert_allclose(drawn[0].probabilities, expected[place], rtol=1e-5)
 
 
 def test_without_replacement_two_draws_that_fall_on_one_record_are_told_apart(monkeypatch):
@@ -127,23 +103,6 @@ def test_without_replacement_holds_while_records_are_overwritten():
     assert {len(set(ids.tolist())) for ids in drawn} == {48}
 
 
-@pytest.mark.parametrize("most", [2, 3])
-def test_draws_count_that_somebody_gets(most):
-    """Without replacement: a record's last draw moves those behind it up, under other draws."""
-    table, ids = filled(range(20), TableSpec(COLUMNS, capacity=20, max_times_sampled=most))
-    drawn = np.zeros(20, int)
-    for step in range(200):
-        try:
-            found = sample(table, Key(1, step), 10, Mode.DISTINCT)
-        except ReplayError:
-            break
-        drawn[np.searchsorted(ids, found.ids)] += 1
-        np.testing.assert_array_equal(table.entries["sampled"][0], drawn)
-    assert step > most and (drawn <= most).all()
-    assert (drawn < most).sum() < 10  # no more than a batch lacks
-    np.testing.assert_array_equal(table.entries["sampled"][0], drawn)
-
-
 def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
     table, ids = filled(range(2000), TableSpec(COLUMNS, capacity=2000, max_times_sampled=1))
     drawn, stop = sample(table, Key(1, 0), 1).ids.tolist(), threading.Event()
@@ -161,22 +120,6 @@ def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
     stop.set()
     asking.join()
     assert sorted(drawn) == sorted(ids)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_union_of_shares_is_the_whole_batch(weighted):
-    whole, _ = filled(range(40), TableSpec(COLUMNS, capacity=10, lanes=4, weighted=weighted))
-    shares = [Table.create(whole.spec) for _ in range(4)]
-    for lane, share in enumerate(shares):
-        with writing(share, [lane]) as writer:
-            writer.insert(np.full(10, lane), records(np.arange(lane, 40, 4), 1))
-    totals = sum(share.totals() for share in shares)
-    lanes, offsets, _ = draw(Key(9, 1), totals, 32)
-    found = np.empty(32, np.int64)
-    for lane, share in enumerate(shares):
-        own = lanes == lane
-        found[own] = share.resolve(lanes[own], offsets[own])[0]
-    np.testing.assert_array_equal(found, sample(whole, Key(9, 1), 32).ids)
 
 
 def test_importance_weights_by_hand():
@@ -202,14 +145,6 @@ def test_more_records_than_whose_weights_can_be_summed_are_told():
     with pytest.raises(ReplayError, match="fewer than 8,388,608"):
         rows = np.broadcast_to(np.int64(0), (1 << 23, 1))
         make_rings([rows], rows, np.zeros(1, np.int64), np.zeros)
-
-
-def test_probabilities_in_strata_are_those_of_the_strata():
-    """Two of three draws from lane 1, which holds a quarter of the weights."""
-    table, ids = filled(range(4), TableSpec(COLUMNS, capacity=3, lanes=2), np.array([0, 0, 0, 1]))
-    drawn = sample(table, Key(1, 0), 4, Mode.STRATIFIED)
-    np.testing.assert_array_equal(drawn.ids[2:], ids[[3, 3]])
-    np.testing.assert_allclose(drawn.probabilities, [1 / 6, 1 / 6, 1 / 2, 1 / 2])
 
 
 def _die_over(table):

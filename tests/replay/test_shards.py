@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -58,19 +57,32 @@ MIN_P = 1e-4
 """Keys are fixed, so a test that passes once passes always."""
 
 
-@pytest.mark.parametrize(("mode", "weighted"), WAYS)
-def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
-    spec = whole_spec(weighted)
-    expected = drawn(spec, (LANES,), (24,), mode, window=2)
+@pytest.mark.parametrize(
+    ("mode", "weighted", "most", "steps"),
+    [
+        *((mode, weighted, 0, 3) for mode, weighted in WAYS),
+        (Mode.REPLACE, False, 1, 2),
+        *((order, order is Order.LARGEST, 2, 4) for order in Order),
+    ],
+)
+def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted, most, steps):
+    """And those that one process with all lanes draws."""
+    spec, how = whole_spec(weighted, max_times_sampled=most), {"steps": steps, "window": 2}
+    expected = drawn(spec, (LANES,), (24,), mode, **how)
     for lanes, quotas, hosts in PLACES:
-        found = drawn(spec, lanes, quotas, mode, hosts, window=2)
+        found = drawn(spec, lanes, quotas, mode, hosts, **how)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value, err_msg=f"{name} of {lanes}")
     table = shard(spec, (LANES,), 0)
-    if mode != Mode.STRATIFIED:
-        alone = sample(table, Key(3, 0), 24, mode)
-        np.testing.assert_array_equal(expected["ids"][0], alone.ids)
-        np.testing.assert_array_equal(expected["probabilities"][0], alone.probabilities)
+    if most == 1:  # one process draws anew in another order
+        assert len(set(expected["ids"].reshape(-1).tolist())) == 48
+    elif mode != Mode.STRATIFIED:
+        for step in range(1 if weighted and isinstance(mode, Mode) else steps):
+            alone = sample(table, Key(3, step), 24, mode)
+            np.testing.assert_array_equal(expected["ids"][step], alone.ids)
+            np.testing.assert_array_equal(expected["probabilities"][step], alone.probabilities)
+            if weighted:  # as `batches` does
+                table.update(alone.ids, np.arange(24) % 7 + 0.5, 0.6)
     else:  # as many rows of each lane as fall in its stratum, in proportion to their weights
         lane = expected["ids"][0] % (LANES * EACH) // EACH
         rows = np.bincount(np.arange(24) * LANES // 24)
@@ -85,15 +97,6 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted):
     table.gather(expected["ids"][0], out, expected["first"][0])
     for name, column in out.items():
         np.testing.assert_array_equal(expected[name][0], column)
-
-
-def test_times_sampled_have_a_limit_wherever_records_are():
-    spec = whole_spec(max_times_sampled=1)
-    expected = drawn(spec, (LANES,), (24,), Mode.REPLACE, steps=1)["ids"]
-    assert len(set(expected[0])) == 24
-    for lanes, quotas, hosts in PLACES:
-        found = drawn(spec, lanes, quotas, Mode.REPLACE, hosts, steps=1)
-        np.testing.assert_array_equal(found["ids"], expected)
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
@@ -242,29 +245,6 @@ def test_a_look_at_another_ranks_records_is_no_draw():
     ids = np.concatenate([share.ids for ((share, _),) in found])
     counted = np.concatenate([table.entries["sampled"].reshape(-1) for table in tables])
     np.testing.assert_array_equal(counted, np.bincount(ids % (LANES * EACH), minlength=63))
-
-
-@pytest.mark.parametrize("order", list(Order))
-def test_the_first_in_an_order_are_the_same_on_any_ranks(order):
-    """And those that one process with all lanes takes."""
-    spec = whole_spec(order is Order.LARGEST, max_times_sampled=2)
-    table = shard(spec, (LANES,), 0)
-    expected = []
-    for step in range(4):
-        ids, out = sample(table, Key(1, step), 24, order).ids, table.buffers(24)
-        assert table.gather(ids, out).all()
-        expected.append((ids, out["obs"], out["reward"]))
-    assert (expected[0][0] == expected[1][0]).all()
-    assert not np.isin(expected[2][0], expected[0][0]).any()
-
-    for lanes, quotas, hosts in PLACES:
-        results = on_ranks(lanes, sampling(quotas, Key(1, 0), order, steps=4), spec, hosts=hosts)
-        for of_ranks, wanted in zip(zip(*results, strict=True), expected, strict=True):
-            places = np.argsort(np.concatenate([share.positions for share, _ in of_ranks]))
-            parts = [(share.ids, out["obs"], out["reward"]) for share, out in of_ranks]
-            for value, right in zip(zip(*parts, strict=True), wanted, strict=True):
-                np.testing.assert_array_equal(np.concatenate(value)[places], right)
-            assert all(share.least == 1 or not len(share.ids) for share, _ in of_ranks)
 
 
 def test_a_record_that_is_gone_is_replaced_by_the_next_in_its_order(monkeypatch):
@@ -548,50 +528,6 @@ def test_ranks_stay_in_step_where_one_has_no_more(hosts):
     assert len(set(ids)) == 60
 
 
-def _write(path, start):
-    with Table.open(path) as table, writing(table, [0, 1]) as writer:
-        start.set()
-        number = 0
-        while True:
-            number += 1
-            data = {"obs": np.full((2, 400, 3), number), "reward": np.full((2, 400), number)}
-            data = {name: x.astype(np.float32) for name, x in data.items()}
-            writer.insert(np.arange(2), data, priorities=np.full(2, 1.0 + number % 7))
-
-
-def test_no_row_is_torn_while_a_writer_writes(tmp_path):
-    spec = TableSpec(COLUMNS, capacity=3, lanes=4, length=400, weighted=True)
-    context = get_context("spawn")
-    tables = []
-    for rank in range(2):
-        tables.append(Table.create(dataclasses.replace(spec, lanes=2), tmp_path / str(rank)))
-        with writing(tables[-1], [0, 1]) as writer:
-            data = {name: np.ones_like(x) for name, x in records(range(6), 400).items()}
-            writer.insert(np.arange(6) % 2, data)
-    started = context.Event()
-    process = context.Process(target=_write, args=(tmp_path / "0", started))
-    process.start()
-    try:
-        assert started.wait(60)
-
-        def job(sharded, comm):
-            out, changed = sharded.spec.buffers(8), 0
-            for step in range(150):
-                share = sharded.sample(Key(1, step), (8, 8), out)
-                for row, one in enumerate(share.ids):
-                    values = np.concatenate([out["obs"][row].reshape(-1), out["reward"][row]])
-                    assert (values == values[0]).all(), (step, one)
-                    changed += values[0] > 1
-                sharded.update(share.ids, np.ones(8))
-            return changed
-
-        changed = on_ranks((2, 2), job, spec, of(tables))
-        assert sum(changed) > 100
-    finally:
-        process.kill()
-        process.join()
-
-
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("hosts", ["01", "0011", "000"])
 def test_processes_get_what_threads_get(hosts, tmp_path):
@@ -622,18 +558,6 @@ def test_who_waits_for_a_rank_that_does_not_come_is_ended(hosts):
 
     with pytest.raises(TimeoutError, match="the others are not coming"):
         on_ranks((4, 3), job, whole_spec(), seconds=0.3, hosts=hosts)
-
-
-def test_too_little_to_draw_is_told_on_all_ranks():
-    def empty(spec, lanes, rank):
-        return Table.create(dataclasses.replace(spec, lanes=lanes[rank]))
-
-    def job(sharded, comm):
-        with pytest.raises(ReplayError, match="insert more first"):
-            sharded.sample(Key(1, 0), (4, 4), sharded.spec.buffers(4))
-        return True
-
-    assert on_ranks((4, 3), job, whole_spec(), empty) == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -261,50 +261,6 @@ def test_all_who_open_a_table_at_once_get_it(tmp_path):
         assert list(pool.map(use, range(400))) == [0] * 400
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"reward": np.zeros((2, 4))}, r"reward is float64 \(2, 4\), expected float32 \(2, 4\)"),
-        ({"obs": np.zeros((2, 3, 3), np.float32)}, r"obs is float32 \(2, 3, 3\), expected"),
-        ({"other": np.zeros(2)}, r"columns are \['obs', 'other', 'reward'\], expected"),
-    ],
-)
-def test_wrong_columns_are_told(change, message):
-    table = Table.create(TableSpec(COLUMNS, capacity=3, length=4))
-    with writing(table, [0]) as writer:
-        with pytest.raises(ReplayError, match=message):
-            writer.insert(np.zeros(2), {**records([1, 2]), **change})
-        with pytest.raises(ReplayError, match="lanes are"):
-            writer.insert(np.ones(2), records([1, 2]))
-        with pytest.raises(ReplayError, match="lengths are"):
-            writer.insert(np.zeros(2), records([1, 2]), lengths=np.array([4, 5]))
-        with pytest.raises(ReplayError, match="not weighted gets priorities"):
-            writer.insert(np.zeros(2), records([1, 2]), priorities=np.ones(2))
-    assert not table.totals().any()
-
-
-def test_sums_stay_what_they_are_the_sums_of():
-    rng = np.random.default_rng(1)
-    for capacity in (1, 16, 17, 300, 5000):
-        spec = TableSpec(COLUMNS, capacity=capacity, lanes=2, weighted=True)
-        table, ids = filled(range(2 * capacity), spec)
-        weights = np.full(2 * capacity, 1.0)
-        for _ in range(5):
-            some = rng.integers(0, 2 * capacity, 100)
-            weights[some] = given = rng.integers(1, 1000, 100)[
-                np.unique(some, return_inverse=True)[1] % 100
-            ]
-            table.update(ids[some], given)
-        expected = [int(weights[lane::2].sum()) << 20 for lane in range(2)]
-        assert table.totals().tolist() == expected
-        # Every place is a record's, in order: the sums below agree with those above.
-        for lane in range(2):
-            ends = np.cumsum(weights[lane::2].astype(np.uint64) << np.uint64(20))
-            offsets = np.concatenate([[0], ends[:-1], ends - np.uint64(1)]).astype(np.uint64)
-            found, _, _ = table.resolve(np.full(len(offsets), lane, np.int32), offsets)
-            np.testing.assert_array_equal(found, np.tile(ids[lane::2], 2))
-
-
 def _write(path, lane, start):
     """Writes records whose values are all equal, until it is killed."""
     with Table.open(path) as table, writing(table, [lane]) as writer:

@@ -5,16 +5,14 @@ import threading
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.draws import Key, Mode, sample, windows
+from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.rate_limiter import Wait
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.views import NStep, n_step, window_mask
+from mindspore_rl.replay.views import NStep, n_step
 from mindspore_rl.replay.writer import writing
-from tests.replay.tables import COLUMNS, records
 
 STEPS = (
     Column("obs", (2,), "float32"),
@@ -150,44 +148,3 @@ def test_what_an_n_step_view_needs_is_told():
     whole = Table.create(TableSpec(STEPS, capacity=3, length=2))
     with pytest.raises(ReplayError, match="in records of 2; expected at least 1, in records of 1"):
         n_step(whole, np.zeros(1, np.int64), NStep(3, 0.9), whole.buffers(1))
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-def test_n_steps_begin_equally_often_everywhere(mode):
-    data = transitions(60)
-    table = Table.create(TableSpec(STEPS, capacity=15, lanes=4))
-    with writing(table, range(4)) as writer:
-        writer.insert(np.arange(60) // 15, data)
-    out, counts = table.buffers(12), np.zeros(60)
-    for step in range(400):
-        whole, _ = n_step(table, sample(table, Key(3, step), 12, mode).ids, NStep(3, 0.9), out)
-        assert whole.all()
-        np.add.at(counts, out["obs"][:, 0].astype(int), 1)
-    assert stats.chisquare(counts).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-def test_windows_begin_equally_often_everywhere(mode):
-    """Records are drawn equally often, and so is each place of a window in its record."""
-    lengths = np.array([8, 8, 5, 6, 2, 3, 8, 7])
-    table = Table.create(TableSpec(COLUMNS, capacity=4, lanes=2, length=8))
-    with writing(table, [0, 1]) as writer:
-        writer.insert(np.arange(8) % 2, records(np.arange(8), 8), lengths)
-    out, counts = table.buffers(6, window=4), np.zeros((8, 8))
-    for step in range(400):
-        drawn = sample(table, Key(4, step), 6, mode)
-        first = windows(Key(4, step), drawn.lengths, 4)
-        assert table.gather(drawn.ids, out, first).all()
-        number, place = np.divmod(out["reward"][:, 0] * 8, 8)
-        np.add.at(counts, (number.astype(int), place.astype(int)), 1)
-        # What is no padding is the record's own steps, and the padding is 0.
-        mask = window_mask(drawn.lengths, first, 4)
-        np.testing.assert_array_equal(mask.sum(1), np.minimum(lengths[number.astype(int)], 4))
-        expected = number[:, None] + (place[:, None] + np.arange(4)) / 8
-        np.testing.assert_array_equal(out["reward"], np.where(mask, expected, 0))
-        assert not out["obs"][~mask].any()
-    places = np.maximum(lengths - 3, 1)
-    chances = (np.arange(8) < places[:, None]) / places[:, None] / 8
-    assert not counts[chances == 0].any()
-    found = stats.chisquare(counts[chances > 0], chances[chances > 0] * counts.sum())
-    assert found.pvalue > 1e-4

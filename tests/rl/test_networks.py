@@ -179,30 +179,19 @@ def test_pixels_pass_through_no_mlp_in_silence(name):
     assert flat_size(by_name.spec("CartPole-v1")) == 4
 
 
-@pytest.mark.parametrize("name", ["a2c", "impala"])
-def test_other_actor_critics_have_no_recurrent_torso(name):
-    config = programs.trainer_class(registry.find_algorithm(name)).Config
-    with pytest.raises(ValueError, match="torso=gru has a state, expected mlp, cnn or impala"):
-        config(torso="gru")
-
-
-def test_r2d2_has_a_recurrent_layer_and_learns_from_every_step():
-    config = programs.trainer_class(registry.find_algorithm("r2d2")).Config
-    with pytest.raises(ValueError, match="torso=mlp has no state, expected gru or lstm"):
-        config(torso="mlp")
-    with pytest.raises(ValueError, match="learnt_steps=5 is less than num_steps=10"):
-        config(num_steps=10, learnt_steps=5)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [
+        ("a2c", {"torso": "gru"}, "torso=gru has a state, expected mlp, cnn or impala"),
+        ("impala", {"torso": "gru"}, "torso=gru has a state, expected mlp, cnn or impala"),
+        ("r2d2", {"torso": "mlp"}, "torso=mlp has no state, expected gru or lstm"),
+        ("r2d2", {"num_steps": 10, "learnt_steps": 5}, "learnt_steps=5 is less than num_steps=10"),
         ("dqn", {"atoms": 1}, "atoms is 1, .* expected two atoms or more"),
         ("dqn", {"lowest": 1.0, "highest": 1.0}, "expected .*lowest below highest"),
         ("sac", {"quantiles": 2, "dropped": 2}, "dropped is 2 of 2 quantiles, expected fewer"),
     ],
 )
-def test_some_returns_are_left_to_learn(name, options, match):
+def test_options_that_an_algorithm_cannot_have(name, options, match):
     config = programs.trainer_class(registry.find_algorithm(name)).Config
     with pytest.raises(ValueError, match=match):
         config(**options)

@@ -25,7 +25,7 @@ from mindspore_rl.compiler.frontend.left_out_draws import check_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
-from mindspore_rl.compiler.frontend.msrl_calls import Calls
+from mindspore_rl.compiler.frontend.msrl_calls import Calls, used_as_numbers
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
@@ -233,6 +233,7 @@ class _Builder(ExpressionReader):
         for part in ast.walk(tree):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
+        frame.numbers = used_as_numbers(tree)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.is_inside)
         as_assignments(tree, frame)
@@ -342,7 +343,7 @@ class _Builder(ExpressionReader):
             for target in node.targets:
                 if isinstance(target, ast.Attribute):
                     self.assignments.fail_target(target)
-            value = self.expression(node.value)
+            value = self.calls.as_number(node, self.expression(node.value))
             for target in node.targets:
                 self.assignments.assign(target, value)
                 if isinstance(target, ast.Name):

@@ -1,4 +1,4 @@
-"""Refuses random numbers that a condition leaves out in some turns of an iteration's loops.
+"""Refuses draws that a condition leaves out in some turns of an iteration's loops.
 
 A draw inside loops takes the row of its turn. The plain loop counts its calls, so both agree only
 if an iteration makes the draw in all turns or in none.
@@ -45,12 +45,18 @@ def check_draws(body: tuple) -> None:
         for table in op.targets
     }
     for name, item in items.items():
-        if not isinstance(item, Op) or item.kind != "index" or item.reads[0] not in tables:
+        if not isinstance(item, Op):
+            continue
+        if item.kind == "replay_draw" and "purpose" in item.attr:  # it has no table
+            drawn = item
+        elif item.kind == "index" and item.reads[0] in tables:
+            drawn = tables[item.reads[0]]
+        else:
             continue
         around = [outer for outer in places[name] if isinstance(outer, Branch)]
         if inside(name) and any(inside(branch.name) and changes(branch.name) for branch in around):
             raise ProgramError(
-                f"{tables[item.reads[0]].where}\n  random numbers or data under a condition that "
+                f"{drawn.where}\n  random numbers, data or records drawn under a condition that "
                 "may change within an iteration, or in a loop that `break` may end, are not "
                 "supported here:\n  draw them in every turn, before the condition; what is done "
                 "with them may stand under it"

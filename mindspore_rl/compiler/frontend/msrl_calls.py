@@ -59,7 +59,8 @@ class Calls:
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
-        if self.draft.conditions and OPERATIONS[name].always:
+        kind = "replay_draw" if name == "replay_sample" and (node.args or node.keywords) else name
+        if self.draft.conditions and OPERATIONS[kind].always:
             self.draft.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
@@ -219,6 +220,21 @@ class Calls:
         self.draft.tuples |= {part.name for part in found if isinstance(part, Var)}
         return found[: 3 if self._wants_rows(node) else 2] or Static(None)
 
+    def as_number(self, node: ast.Assign, value: Struct) -> Struct:
+        """Makes a number of the one mean of `grads, loss = msrl.gradient(...)`."""
+        frame = self.draft.frame
+        if not isinstance(node.value, ast.Call) or frame.msrl_call(node.value) != "gradient":
+            return value
+        if not isinstance(value, tuple) or len(node.targets) != 1:
+            return value
+        means = getattr(node.targets[0], "elts", [None, None])[1:2]
+        if not any(_is_number(name, frame.numbers) for name in means):
+            return value
+        (given,), reads = self.reader.texts([value[1]], node)
+        only = self.draft.imported("mindspore_rl.rl.operators", "only")
+        number = self.draft.result("glue", f"{only}({given})", reads)
+        return (value[0], number, *value[2:])
+
     def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:
         """Reads the method that an update calls, and its arguments."""
         path = self.reader.paths.written(node, self.draft.frame)
@@ -268,3 +284,52 @@ class Calls:
         attrs = (("keep", keep),)
         found = self.draft.emit(name, targets, tuple(texts), reads=tuple(reads), attrs=attrs)
         return found if len(found) > 1 else found[0]
+
+
+def used_as_numbers(function: ast.FunctionDef) -> set[str]:
+    """Returns names that a function computes with, puts into a list or dictionary or appends."""
+    names, others, other_names = set[str](), set[str](), list[tuple[str, str]]()
+    for node in ast.walk(function):
+        numbers = _numbers(node)
+        for child in _used(node):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+                (names if child in numbers else others).add(child.id)
+                if isinstance(node, ast.Assign):
+                    found = [target for target in node.targets if isinstance(target, ast.Name)]
+                    other_names += [(child.id, target.id) for target in found]
+    while more := {name for name, other in other_names if other in others} - others:
+        others |= more
+    return names - others
+
+
+def _used(node: ast.AST) -> list[ast.AST]:
+    """Returns the parts of a node; the named arguments of a call are its own parts."""
+    if isinstance(node, ast.keyword):
+        return []
+    parts = ast.iter_child_nodes(node)
+    return [part.value if isinstance(part, ast.keyword) else part for part in parts]
+
+
+def _numbers(node: ast.AST) -> list[ast.expr]:
+    """Returns the parts of a node that may be numbers, and are not taken apart."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.Compare(left=left, comparators=others):
+            return [left, *others]
+        case ast.UnaryOp(operand=value) | ast.AugAssign(value=value):
+            return [value]
+        case ast.Dict(values=values) | ast.List(elts=values):
+            return values
+        case ast.Assign(targets=targets, value=value):
+            plain = all(isinstance(target, (ast.Name, ast.Subscript)) for target in targets)
+            return [value] if plain else []
+        case ast.Call(func=ast.Name(id="float") | ast.Attribute(attr="append"), args=args):
+            return args
+        case ast.Call(func=ast.Name(id="dict") | ast.Attribute(attr="update"), keywords=named):
+            return [part.value for part in named]
+    return []
+
+
+def _is_number(target: ast.expr | None, numbers: set[str]) -> bool:
+    return isinstance(target, ast.Name) and target.id in numbers

@@ -127,6 +127,7 @@ class RecordCalls:
                     "take a multiple of num_envs, or one sample before the loop for all its turns",
                 )
             attrs["purpose"] = self.drawing.purpose("replay_sample")
+            attrs["rows"] = num_turns(self.drawing.inner_loops())
         else:
             noise = (self.drawing.numbers("replay_sample", 2 * each, node),)
         more = tuple(attrs.items())

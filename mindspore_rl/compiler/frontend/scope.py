@@ -113,6 +113,7 @@ class Frame:
         created: the body in which each variable was made; assignments inside it keep its name.
         live: names that are live after each loop and condition, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
+        numbers: names that it uses as numbers, see `used_as_numbers`.
         returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
         arrays: variables that hold an array or a tuple, and never None.
@@ -133,6 +134,7 @@ class Frame:
     created: dict[str, Scope] = field(default_factory=dict)
     live: dict[ast.AST, set[str]] = field(default_factory=dict)
     nested: int = 0
+    numbers: set[str] = field(default_factory=set)
     returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)

@@ -7,7 +7,7 @@ iteration instead of one per update.
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, num_turns, turn_index, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
@@ -27,6 +27,9 @@ def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item,
     for item in items:
         if isinstance(item, Loop) and item.kind == "iterations":
             result.append(replace(item, body=draw_ahead(item.body, values)))
+        elif isinstance(item, Branch):
+            sides = draw_ahead(item.body, values), draw_ahead(item.orelse, values)
+            result.append(replace(item, body=sides[0], orelse=sides[1]))
         elif isinstance(item, Loop) and _can(item, values):
             draws: list[Op] = []
             loop = _without_draws(item, (), draws, values)
