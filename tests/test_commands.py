@@ -269,10 +269,7 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("dataset shwo d", "argument COMMAND: 'shwo': did you mean show?"),
         ("dataset foo", "'foo': expected one of import, record, show; see msrl dataset --help"),
         ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
-        (
-            "plan ppo --env CartPol-v1",
-            "there is no environment 'CartPol-v1'; did you mean 'CartPole-",
-        ),
+        ("plan ppo --env CartPol-v1", "there is no environment 'CartPol-v1'; did you mean 'CartP"),
         ("train --resume runs/none", "runs/none is not a run directory; expected one that `msrl"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
@@ -364,18 +361,9 @@ def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch
 
 def test_what_is_the_projects_is_stored_by_name(tmp_path):
     """It is found again if the project has been installed elsewhere."""
-    request = argparse.Namespace(
-        algorithm=registry.find_algorithm("a2c"),
-        policy=registry.load_policy(registry.find_policy("central")),
-        policy_file=str(registry.find_policy("central")),
-        workers=1,
-        config=programs.trainer_class(registry.find_algorithm("a2c")).Config(),
-        deployment_file=str(tmp_path / "hosts.yaml"),
-        config_file="",
-        cells="auto",
-    )
     (tmp_path / "hosts.yaml").write_text("workers: 2")
-    run_directory.write_job(tmp_path, request)
+    job = jobs.Job("a2c", policy="central", workers=1, deployment=str(tmp_path / "hosts.yaml"))
+    run_directory.write_job(tmp_path, jobs.request(job, device="CPU"))
     job = json.loads((tmp_path / run_directory.JOB_FILE).read_text())
     assert (job["algorithm"], job["policy"]) == ("a2c", "Central")
     (tmp_path / "hosts.yaml").unlink()

@@ -38,18 +38,10 @@ class Blind(gymnasium.Env):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run with a checkpoint after every iteration, more than are kept."""
-    return train(
-        "a2c",
-        env="CartPole-v1",
-        config=SMALL,
-        policy="MultipleLearners",
-        workers=1,
-        total_steps=16 * 256,
-        stop_return=float("nan"),
-        checkpoint_every=0,
-        run_dir=tmp_path_factory.mktemp("looking") / "run",
-        quiet=True,
-    )
+    words = {"policy": "MultipleLearners", "workers": 1, "stop_return": float("nan"), "quiet": True}
+    words |= {"total_steps": 16 * 256, "checkpoint_every": 0, "config": SMALL}
+    folder = tmp_path_factory.mktemp("looking")
+    return train("a2c", env="CartPole-v1", run_dir=folder / "run", **words)
 
 
 def written(folder, iteration, text):

@@ -13,13 +13,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs.run_directory import check_trusted, new_directory, others
 from mindspore_rl.platform.cache import replaceable
 
-FILES = (
-    "job.json",
-    "plan.json",
-    "program/ppo.py",
-    "program/__pycache__/ppo.pyc",
-    "fragments/learner.py",
-)
+FILES = ("job.json", "plan.json", "program/ppo.py", "program/__pycache__/ppo.pyc")
+FILES += ("fragments/learner.py",)
 DOOR = {
     ("train", "resume"): ["train", "--resume", "RUN"],
     ("train", "run_dir"): ["train", "a2c", "--run-dir", "RUN"],
@@ -31,12 +26,8 @@ DOOR = {
     ("dataset record", "runs"): ["dataset", "record", "RUN", "DATASET"],
 }
 """Commands that take a run, or make one in a folder, by the argument that names it."""
-DATA_ALONE = {
-    ("plot", "runs"),
-    ("board", "folder"),
-    ("train", "replay_dir"),
-    ("train", "dump_graph"),
-}
+DATA_ALONE = {("plot", "runs"), ("board", "folder")}
+DATA_ALONE |= {("train", name) for name in ("replay_dir", "dump_graph")}
 """Commands that run nothing from these."""
 
 

@@ -12,7 +12,6 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.parameters import named_parameters
 from tests.compiler import inproc
 from tests.compiler.programs import build_with, program_with
-from tests.tiers import quick
 
 FROM = (
     "from mindspore import nn, ops",
@@ -20,12 +19,6 @@ FROM = (
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
     "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
-
-
-@pytest.mark.parametrize("policy", quick(["MultipleLearners", "Central"], 0))
-def test_an_ensemble_is_its_plain_loop(policy, tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "ensemble.py", policy, 2, num_steps=4, num_envs=4)
-    assert inproc.differences(job, tmp_path) == []
 
 
 LOSSES = """

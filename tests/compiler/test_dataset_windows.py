@@ -35,12 +35,7 @@ def a_reference(dataset, tmp_path_factory):
 @pytest.mark.parametrize(
     ("policy", "workers"),
     quick(
-        [
-            ("MultipleLearners", 3),
-            ("SingleLearnerCoarse", 3),
-            ("Central", 2),
-            ("Environments", 2),
-        ],
+        [("MultipleLearners", 3), ("SingleLearnerCoarse", 3), ("Central", 2), ("Environments", 2)],
         0,
     ),
 )
@@ -93,13 +88,13 @@ def test_a_path_is_of_the_folder_one_works_in(dataset, tmp_path, monkeypatch):
 )
 def test_what_cannot_be_is_told_with_its_line(dataset, tmp_path, text, told):
     made(tmp_path / "other", [3, 4]).table.close()
-    one = Episode(
-        obs=np.zeros((1, 4), np.float32),
-        action=np.zeros(1, np.int32),
-        reward=np.zeros(1, np.float32),
-        terminated=np.zeros(1, bool),
-        truncated=np.ones(1, bool),
+    obs, action, reward = (
+        np.zeros((1, 4), np.float32),
+        np.zeros(1, np.int32),
+        np.zeros(1, np.float32),
     )
+    ends = {"terminated": np.zeros(1, bool), "truncated": np.ones(1, bool)}
+    one = Episode(obs=obs, action=action, reward=reward, **ends)
     of_cartpole = of_environment(spec("CartPole-v1")), About("CartPole-v1", Discrete(2))
     write(tmp_path / "short", *of_cartpole, [Part("one", [1], [one])])
     text = text.replace("PATH", repr(str(dataset))).replace("OTHER", repr(str(tmp_path / "other")))

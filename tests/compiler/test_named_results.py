@@ -5,17 +5,8 @@ import pytest
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.rl.by_place import named_result, with_tuples
 from mindspore_rl.trained.acting import with_action
-from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, build_with
 from tests.programs.named import Decision, Memory
-
-
-@pytest.mark.parametrize(
-    ("name", "policy"), [("named", "MultipleLearners"), ("records", "Central")]
-)
-def test_a_program_of_records_is_its_plain_loop(name, policy, tmp_path):
-    job = inproc.request(inproc.PROGRAMS / f"{name}.py", policy, 2, num_steps=4)
-    assert inproc.differences(job, tmp_path) == []
 
 
 def chosen(obs, *, scale=2.0):

@@ -98,9 +98,19 @@ def test_draws_under_a_condition_are_those_of_the_plain_loop(by, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-@pytest.mark.parametrize("workers", quick([1, 2], 1))
-def test_draws_from_all_are_the_same_on_fewer_workers(workers, tmp_path):
-    job = inproc.request(inproc.PROGRAMS / "across.py", "MultipleLearners", workers)
+@pytest.mark.parametrize(
+    ("name", "policy", "workers"),
+    [
+        ("ensemble", "MultipleLearners", 2),
+        ("named", "MultipleLearners", 2),
+        ("records", "Central", 2),
+        *quick([("across", "MultipleLearners", 1), ("across", "MultipleLearners", 2)], 1),
+        *quick([("ensemble", "Central", 2)]),
+    ],
+)
+def test_fewer_workers_equal_the_reference(name, policy, workers, tmp_path):
+    file = inproc.PROGRAMS / f"{name}.py"
+    job = inproc.request(file, policy, workers, num_steps=4)
     assert inproc.differences(job, tmp_path) == []
 
 

@@ -105,7 +105,8 @@ INSTEAD = {
     "target += ops.cat((obs, ops.one_hot(action, 2)), -1).sum(-1)": (".astype(float32)",),
     "target = target + obs.reshape((7, 1, 4)).sum()": ("x.shape[0]",),
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
-    "loss, others = max(loss, loss), loss\ntarget = target * (1.0 + loss)": ("`grads, (loss,) = ...`",),
+    "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
+    "target = target * (1.0 + ops.exp(loss))": ("`grads, (loss,) = ...`",),
     "target = np.log(2.0) - target": ("write float(...) around it",),
     "target = reward * max(0.5, msrl.mean(reward))\n"
     "target = target * min(1.0, msrl.mean(target))": (

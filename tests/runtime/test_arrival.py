@@ -82,22 +82,14 @@ class Simulation:
         count = len(durations)
         self.replica, self.env_indices = 0, range(count)
         self.fragment = SimpleNamespace(ranks=range(count, count + consumers))
-        fragment = SimpleNamespace(
-            name="worker", ranks=range(count), shares=[(i, i + 1) for i in range(count)]
-        )
+        shares = [(i, i + 1) for i in range(count)]
+        worker = SimpleNamespace(name="worker", ranks=range(count), shares=shares)
+        bounds = {"staleness": bound, "drop_stale": drop_stale, "gather": gather}
+        ways = (("forth", "", "worker"), ("back", "all", "server"))
         self.plan = SimpleNamespace(
-            arrivals=SimpleNamespace(
-                sender="worker",
-                staleness=bound,
-                drop_stale=drop_stale,
-                gather=gather,
-                consumers=consumers,
-            ),
-            fragments=[fragment],
-            messages=[
-                SimpleNamespace(name="forth", parameters="", source="worker"),
-                SimpleNamespace(name="back", parameters="all", source="server"),
-            ],
+            arrivals=SimpleNamespace(sender="worker", consumers=consumers, **bounds),
+            fragments=[worker],
+            messages=[SimpleNamespace(name=n, parameters=p, source=s) for n, p, s in ways],
             steps_per_env=STEPS,
             steps_per_update=gather * consumers * STEPS,
             last_step=iterations * STEPS,

@@ -93,18 +93,9 @@ def test_the_metrics_are_those_of_a_plain_loop_under_every_policy(tmp_path, poli
         wanted.append({f"info/{n}": math.fsum(c) / len(c) for n, c in columns.items()})
     vector.close()
     assert max(one["info/distance"] for one in wanted) < 99.0
-    run = train(
-        "a2c",
-        env=name,
-        policy=policy,
-        workers=workers,
-        num_envs=size,
-        seed=3,
-        total_steps=iterations * size * steps,
-        config={"num_steps": steps, "hidden": "4"},
-        backend="inproc",
-        run_dir=tmp_path / "run",
-        quiet=True,
-    )
+    words = {"policy": policy, "workers": workers, "num_envs": size, "seed": 3, "quiet": True}
+    words |= {"config": {"num_steps": steps, "hidden": "4"}, "run_dir": tmp_path / "run"}
+    words |= {"total_steps": iterations * size * steps, "backend": "inproc"}
+    run = train("a2c", env=name, **words)
     taken = [{n: v for n, v in line["values"].items() if "/" in n} for line in run.metrics]
     assert taken == wanted

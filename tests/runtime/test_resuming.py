@@ -17,6 +17,7 @@ from mindspore_rl.runtime.checkpoint import list_checkpoints, load, save
 from tests.compiler import inproc
 from tests.compiler.programs import program_with
 
+KEPT = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
 TINY = {"backend": "inproc", "quiet": True, "stop_return": float("nan")}
 
 
@@ -34,16 +35,9 @@ def newest(run):
 )
 def test_goes_on_with_other_sizes(policy, workers, schedule, tmp_path, capsys):
     """The second run does not learn, so its parameters are those of the first."""
-    run = train(
-        "a2c",
-        policy=policy,
-        workers=workers,
-        schedule=schedule,
-        config={"num_envs": 2, "num_steps": 8},
-        total_steps=96,
-        run_dir=tmp_path / "run",
-        **TINY,
-    )
+    words = {"policy": policy, "workers": workers, "schedule": schedule, "total_steps": 96}
+    config = {"num_envs": 2, "num_steps": 8}
+    run = train("a2c", config=config, run_dir=tmp_path / "run", **words, **TINY)
     before, _ = newest(run)
     capsys.readouterr()
     sizes = {"num_envs": 6, "num_steps": 6}
@@ -97,7 +91,7 @@ def test_schedules_are_what_follows_from_the_steps(tmp_path):
 
 @pytest.mark.slow
 def test_a_kept_replay_is_laid_out_by_environments(tmp_path):
-    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
+    config = dict(KEPT)
     run = train("dqn", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)
     config["total_steps"] = 36
     for key, told in (
@@ -111,7 +105,7 @@ def test_a_kept_replay_is_laid_out_by_environments(tmp_path):
 
 @pytest.mark.slow
 def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
-    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
+    config = dict(KEPT)
     run = train("dqn", config=config, total_steps=16, run_dir=tmp_path / "run", **TINY)
     config |= {"num_steps": 2, "total_steps": 24}
     further = train(resume=run, config=config, run_dir=tmp_path / "further", **TINY)
@@ -123,8 +117,7 @@ def test_a_kept_replay_goes_on_with_steps_that_divide_it(tmp_path):
 
 @pytest.mark.slow
 def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path, capsys):
-    config = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 4, "batch_size": 12}
-    config["replay_size"] = 24
+    config = KEPT | {"replay_size": 24}
     run = train("dqn", config=config, total_steps=32, run_dir=tmp_path / "run", **TINY)
     kept = newest(run)[0]["replay/0"]  # records 4 to 15, in 12 rows
     config["total_steps"] = 40
@@ -167,7 +160,6 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(two_iterations, tmp_path):
     assert (further.plan.environment, further.plan.library) == ("gym:CartPole-v1", "gym")
     assert newest(further)[1]["env_steps"] == 48
     plan = dataclasses.replace(further.plan, environment="gymnasium:CartPole-v1")
-    with pytest.raises(
-        CheckpointError, match="environment is CartPole-v1 in it and gymnasium:Cart"
-    ):
+    told = "environment is CartPole-v1 in it and gymnasium:Cart"
+    with pytest.raises(CheckpointError, match=told):
         resuming.check_job(run.path, meta, plan)
