@@ -129,11 +129,7 @@ class Probe:
                 + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
                 + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
                 + (f"\n  {LACKING}" if _is_lacking(text) else "")
-                + (
-                    f"\n  {MEANS}"
-                    if re.search(r"(operand type|instances|^).*'tuple'|=Tuple<", text)
-                    else ""
-                )
+                + (f"\n  {MEANS}" if re.search(r"'tuple'|=Tuple<", text) else "")
                 + (f"\n  {ROWS}" if "proposed_shape" in text else "")
                 + (f"\n  {TYPES}" if text.endswith("Init Failed: Concat") else "")
             ) from error
