@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 import numpy as np
 import study
+from benchmark import Case, measure
 from peers import replay_loop, turns
-from peers.table import Program, Task
+from peers.table import Program
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.platform import gpu
@@ -69,19 +70,18 @@ def main() -> int:
     others = [other for other in OTHERS if _has(args.others, other)]
     print(f"{name or 'CPU'}\n\n{study.table(('environments', 'mindspore_rl', *others), ())}")
     for num_envs in args.num_envs:
-        task = Task("ppo", "graph:CartPole-v1", num_envs, 128)
-        how = {"gpu": args.device == "gpu"}
-        programs = [task.ours("GPUOnly", how, device=args.device, workers=1)]
-        programs += [_other(other, num_envs, args) for other in others]
-        speeds = [turns.speed(one, 0, args.seconds, warm_up=1.0) for one in programs]
+        case = Case("GPUOnly", "graph:CartPole-v1", num_envs, 1, device=args.device)
+        speeds = [measure(case, args.seconds)[0]]
+        speeds += [_other(other, num_envs, args) for other in others]
         print(study.line(f"{value:,.0f}" for value in (num_envs, *speeds)), flush=True)
     return 0
 
 
-def _other(library: str, num_envs: int, args: argparse.Namespace) -> Program:
+def _other(library: str, num_envs: int, args: argparse.Namespace) -> float:
     config = {"num_envs": num_envs}
     command = (args.others, f"{study.ROOT}/scripts/peers/{library}_loop.py", json.dumps(config))
-    return Program(library, (command,), venv="", gpu=args.device == "gpu")
+    program = Program(library, (command,), venv="", gpu=args.device == "gpu")
+    return turns.speed(program, 0, args.seconds, warm_up=1.0)
 
 
 def _replay(seconds: float) -> int:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes virtual environments under .peers/ for the other libraries of scripts/benchmark.py:
+# Makes virtual environments under .peers/ for the other libraries of scripts/benchmark.py --peers:
 # one for each file scripts/peers/*.txt, or for those named.  scripts/setup_peers.sh [NAME ...]
 # torch: the CPU build is enough. On Linux the package index gives the CUDA build, several GB; to
 # avoid it, let pip find the CPU wheel (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL).

@@ -1,4 +1,4 @@
-"""The rows of `scripts/benchmark.py`: workloads, programs and targets.
+"""The rows of `scripts/benchmark.py --peers`: workloads, programs and targets.
 
 A peer gets the configuration of our algorithm as JSON, so that networks, epochs, minibatches and
 hyper-parameters are the same.
