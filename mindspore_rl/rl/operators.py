@@ -207,12 +207,38 @@ def number(kind: str, value: Any) -> Any:
         ValueError: `value` is an array of several numbers.
     """
     if isinstance(value, Tensor):
-        if value.size != 1:
-            raise ValueError(f"`{kind}` of an array of several numbers, expected one")
-        return value.reshape(()).astype(NUMBERS[kind])
+        return _one(kind, value).astype(NUMBERS[kind])
     if kind == "float":
         return float(value)
     return int(value) if kind == "int" else bool(value)
+
+
+def larger(value: Any, other: Any) -> Any:
+    """Returns `max(value, other)` of two numbers or arrays of one number; also of NaN, as Python.
+
+    Raises:
+        ValueError: one is an array of several numbers.
+    """
+    if isinstance(value, Tensor) or isinstance(other, Tensor):
+        value, other = _one("max", value), _one("max", other)
+        return ops.where(other > value, other, value)
+    return max(value, other)
+
+
+def smaller(value: Any, other: Any) -> Any:
+    """Returns `min(value, other)`, as `larger` does `max`."""
+    if isinstance(value, Tensor) or isinstance(other, Tensor):
+        value, other = _one("min", value), _one("min", other)
+        return ops.where(other < value, other, value)
+    return min(value, other)
+
+
+def _one(name: str, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.size != 1:
+        raise ValueError(f"`{name}` of an array of several numbers, expected one")
+    return value.reshape(())
 
 
 def only(values: Any) -> Any:

@@ -108,8 +108,8 @@ INSTEAD = {
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
     "target = target * (1.0 + ops.exp(loss))": ("`grads, (loss,) = ...`",),
     "target = np.log(2.0) - target": ("write float(...) around it",),
-    "target = reward * max(0.5, msrl.mean(reward))\n"
-    "target = target * min(1.0, msrl.mean(target))": (
+    "target = reward * max(0.5, 0.1, msrl.mean(reward))\n"
+    "target = target * min(1.0, 9.0, msrl.mean(target))": (
         *("ops.maximum in place of max", "ops.minimum in place of min"),  # all at once
     ),
 }

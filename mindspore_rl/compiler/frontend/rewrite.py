@@ -72,6 +72,8 @@ class Rewriter(ast.NodeTransformer):
                 args.append(self.visit(arg))
         if (kind := self._number(call)) is not None:
             return self._call("number", ast.Constant(kind), *args)
+        if (name := self._extreme(call)) is not None:
+            return self._call(name, *args)
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
         return ast.Call(self.visit(call.func), args, keywords)
 
@@ -81,6 +83,14 @@ class Rewriter(ast.NodeTransformer):
         if not any(value is kind for kind in (float, int, bool)) or call.keywords:
             return None
         return str(getattr(value, "__name__", ""))
+
+    def _extreme(self, call: ast.Call) -> str | None:
+        """Returns the operator of `max(a, b)` or `min(a, b)`, which MindSpore does not compile."""
+        value = self.reader.frame.static(call.func)[1]
+        starred = any(isinstance(arg, ast.Starred) for arg in call.args)
+        if len(call.args) != 2 or starred or call.keywords:
+            return None
+        return "larger" if value is max else "smaller" if value is min else None
 
     def _each(self, node: ast.expr) -> ast.expr:
         struct = self.reader.sequences.unread(node)
