@@ -320,7 +320,8 @@ class Draft:
             if node.id == THROWN_AWAY:
                 self.fail(node, "reading `_`, which is what is thrown away,", "give it a name")
             if node.id not in BUILTINS:
-                self.fail(node, f"the unknown name {node.id!r}")
+                hint = "set it before, also before a loop or condition that sets it further on"
+                self.fail(node, f"the unknown name {node.id!r}", hint)
             return node
         module = vars(sys.modules[frame.module])
         if node.id not in module:
