@@ -185,8 +185,8 @@ class Msrl(Protocol):
 
         Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
             values that `loss` returns, over the samples of all workers; of one value it is also a
-            number. With `rows`, a third: the
-            tuple of these values, each `[n]`, for the samples of the batch.
+            number. With `rows`, a third: the tuple of these values, each `[n]`, for the samples of
+            the batch.
         """
 
     def update(self, method: Callable, *args: Any) -> None:

@@ -213,24 +213,21 @@ def number(kind: str, value: Any) -> Any:
     return int(value) if kind == "int" else bool(value)
 
 
-def larger(value: Any, other: Any) -> Any:
-    """Returns `max(value, other)` of two numbers or arrays of one number; also of NaN, as Python.
+def extreme(name: str, value: Any, other: Any) -> Any:
+    """Returns `max(value, other)` or `min(value, other)`, as Python does also of NaN.
+
+    Args:
+        name: `max` or `min`.
+        value: a number, or an array of one number.
+        other: likewise.
 
     Raises:
         ValueError: one is an array of several numbers.
     """
     if isinstance(value, Tensor) or isinstance(other, Tensor):
-        value, other = _one("max", value), _one("max", other)
-        return ops.where(other > value, other, value)
-    return max(value, other)
-
-
-def smaller(value: Any, other: Any) -> Any:
-    """Returns `min(value, other)`, as `larger` does `max`."""
-    if isinstance(value, Tensor) or isinstance(other, Tensor):
-        value, other = _one("min", value), _one("min", other)
-        return ops.where(other < value, other, value)
-    return min(value, other)
+        value, other = _one(name, value), _one(name, other)
+        return ops.where(other > value if name == "max" else other < value, other, value)
+    return max(value, other) if name == "max" else min(value, other)
 
 
 def _one(name: str, value: Any) -> Any:

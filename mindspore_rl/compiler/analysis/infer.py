@@ -176,9 +176,8 @@ def _differing(item: Item | None, other: Item | None) -> str:
     """Names the attributes in which two operations of a kind differ; empty for other items."""
     if not isinstance(item, Op) or not isinstance(other, Op) or item.kind != other.kind:
         return ""
-    found = [
-        f"{key} {a} and {b}" for key, a in item.attrs if a != (b := dict(other.attrs).get(key))
-    ]
+    there = other.attr
+    found = [f"{key} {a} and {b}" for key, a in item.attrs if a != (b := there.get(key))]
     return f" ({', '.join(found)})" if found else ""
 
 

@@ -235,11 +235,7 @@ class Draft:
 
     def steps_of(self, name: str) -> int | None:
         """Returns the first size of a variable that holds a trajectory; None for others."""
-        scope: Scope | None = self.scope
-        made: list[Op] = []
-        while scope is not None:
-            made += [op for op, _ in walk(tuple(scope.items)) if name in op.targets]
-            scope = scope.outer
+        made = self._makers(name)
         if len(made) != 1:
             return None
         if made[0].kind == "replay_sample":
@@ -252,22 +248,15 @@ class Draft:
 
         What comes through the replay has its marks.
         """
-        if isinstance(value, Var) and self._makers(value.name) <= {"environment", "actor"}:
+        if isinstance(value, Var) and self._components(value.name) <= {"environment", "actor"}:
             return self.marked("transition", value)
         return value
 
-    def _makers(self, name: str) -> set[str]:
+    def _components(self, name: str) -> set[str]:
         """Returns the components that a variable comes from; its mark, if it has passed one."""
-        made: dict[str, list[Op]] = {}
-        scope: Scope | None = self.scope
-        while scope is not None:
-            for op, _ in walk(tuple(scope.items)):
-                for target in op.targets:
-                    made.setdefault(target, []).append(op)
-            scope = scope.outer
         found, seen, waiting = set(), {name}, [name]
         while waiting:
-            for op in made.get(waiting.pop(), ()):
+            for op in self._makers(waiting.pop()):
                 if op.component != "glue":
                     found.add(op.component)
                 elif op.mark == "transition":
@@ -276,6 +265,15 @@ class Draft:
                     waiting += set(op.reads) - seen
                     seen |= set(op.reads)
         return found or {"glue"}
+
+    def _makers(self, name: str) -> list[Op]:
+        """Returns the operations read so far that give a variable."""
+        made: list[Op] = []
+        scope: Scope | None = self.scope
+        while scope is not None:
+            made += [op for op, _ in walk(tuple(scope.items)) if name in op.targets]
+            scope = scope.outer
+        return made
 
     def follow(self, old: str, new: str) -> None:
         """Notes that a variable gets the value of another."""

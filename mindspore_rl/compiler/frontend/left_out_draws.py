@@ -31,7 +31,7 @@ def counted_draws(body: tuple[Item, ...]) -> tuple[Item, ...]:
         if isinstance(op, Op) and op.kind in _DRAWS
         for table in op.targets
     }
-    counted = dict[str, str]()  # the counters of draws
+    last = dict[str, str]()  # by draw that counts: its last table, behind which it does
     for name in changing:
         item = items[name]
         if item.kind == "replay_draw" and "purpose" in item.attr:
@@ -42,14 +42,15 @@ def counted_draws(body: tuple[Item, ...]) -> tuple[Item, ...]:
                 "before the condition"
             )
         if item.kind == "index" and item.reads[0] in tables:
-            counted[tables[item.reads[0]].name] = f"{item.reads[0]}_drawn"
-    if not counted:
+            last[tables[item.reads[0]].name] = item.reads[0]
+    if not last:
         return body
     zeros = tuple(
         Op(f"constant:{drawn}", "constant", (drawn,), (Expr("0"),), (), items[name].where)
-        for name, drawn in counted.items()
+        for name, table in last.items()
+        for drawn in (_counter(table),)
     )
-    of_table = {table: counted[op.name] for table, op in tables.items() if op.name in counted}
+    last_of = {table: last[op.name] for table, op in tables.items() if op.name in last}
     numbers = count(1)
 
     def rewritten(items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -61,10 +62,11 @@ def counted_draws(body: tuple[Item, ...]) -> tuple[Item, ...]:
             elif isinstance(item, Loop):
                 zero = zeros if item.kind == "iterations" else ()
                 found.append(replace(item, body=zero + rewritten(item.body)))
-            elif item.kind == "index" and item.reads[0] in of_table:
-                table, drawn = item.reads[0], of_table[item.reads[0]]
+            elif item.kind == "index" and item.reads[0] in last_of:
+                table = item.reads[0]
+                drawn = _counter(last_of[table])
                 found.append(replace(item, args=(Expr(table), Expr(drawn)), reads=(table, drawn)))
-                if table == drawn.removesuffix("_drawn"):  # the last table of the draw
+                if table == last_of[table]:
                     name, more = f"glue:{drawn}.{next(numbers)}", Expr(f"{drawn} + 1")
                     found.append(Op(name, "glue", (drawn,), (more,), (drawn,), item.where))
             else:
@@ -72,6 +74,11 @@ def counted_draws(body: tuple[Item, ...]) -> tuple[Item, ...]:
         return tuple(found)
 
     return rewritten(body)
+
+
+def _counter(table: str) -> str:
+    """Returns the name of the number of draws whose last table this is."""
+    return f"{table}_drawn"
 
 
 def _changing(body: tuple[Item, ...], walked: list) -> list[str]:

@@ -59,8 +59,8 @@ class Calls:
                 f"a keyword argument of msrl.{name}",
                 "its arguments are positional",
             )
-        kind = "replay_draw" if name == "replay_sample" and (node.args or node.keywords) else name
-        if self.draft.conditions and OPERATIONS[kind].always:
+        kept = name == "replay_sample" and bool(node.args or node.keywords)
+        if self.draft.conditions and OPERATIONS["replay_draw" if kept else name].always:
             self.draft.fail(
                 node,
                 f"msrl.{name} under a condition that is known only at run time, or in a loop that "
@@ -84,7 +84,7 @@ class Calls:
             return self._reduction(name, node)
         if name == "replay_insert":
             return self.records.insert(node)
-        if name == "replay_sample" and (node.args or node.keywords):
+        if kept:
             return self.records.draw(node)
         if name == "uniform":
             return self.records.uniform(node)
@@ -228,8 +228,8 @@ class Calls:
             return value
         if not isinstance(value, tuple) or len(node.targets) != 1:
             return value
-        means = getattr(node.targets[0], "elts", [None, None])[1:2]
-        if not any(_is_number(name, frame.numbers) for name in means):
+        means = getattr(node.targets[0], "elts", [])[1:2]
+        if not any(isinstance(name, ast.Name) and name.id in frame.numbers for name in means):
             return value
         (given,), reads = self.reader.texts([value[1]], node)
         only = self.draft.imported("mindspore_rl.rl.operators", "only")
@@ -330,7 +330,3 @@ def _numbers(node: ast.AST) -> list[ast.expr]:
         case ast.Call(func=ast.Name(id="dict") | ast.Attribute(attr="update"), keywords=named):
             return [part.value for part in named]
     return []
-
-
-def _is_number(target: ast.expr | None, numbers: set[str]) -> bool:
-    return isinstance(target, ast.Name) and target.id in numbers

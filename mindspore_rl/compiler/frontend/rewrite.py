@@ -73,7 +73,7 @@ class Rewriter(ast.NodeTransformer):
         if (kind := self._number(call)) is not None:
             return self._call("number", ast.Constant(kind), *args)
         if (name := self._extreme(call)) is not None:
-            return self._call(name, *args)
+            return self._call("extreme", ast.Constant(name), *args)
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
         return ast.Call(self.visit(call.func), args, keywords)
 
@@ -85,12 +85,12 @@ class Rewriter(ast.NodeTransformer):
         return str(getattr(value, "__name__", ""))
 
     def _extreme(self, call: ast.Call) -> str | None:
-        """Returns the operator of `max(a, b)` or `min(a, b)`, which MindSpore does not compile."""
+        """Returns the name of `max(a, b)` or `min(a, b)`, which MindSpore does not compile."""
         value = self.reader.frame.static(call.func)[1]
         starred = any(isinstance(arg, ast.Starred) for arg in call.args)
         if len(call.args) != 2 or starred or call.keywords:
             return None
-        return "larger" if value is max else "smaller" if value is min else None
+        return "max" if value is max else "min" if value is min else None
 
     def _each(self, node: ast.expr) -> ast.expr:
         struct = self.reader.sequences.unread(node)
