@@ -249,7 +249,9 @@ def _helper(rng, name):
 
 def _learn(rng, keeps, helpers, carried):
     arguments = ", ".join(["batch", *carried])
-    writer = Writer(rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers)
+    writer = Writer(
+        rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers
+    )
     writer.add(1, f"def learn(self, msrl, {arguments}):")
     writer.add(2, "reward = 0.3 * batch.reward + batch.obs[:, :, 2]")
     writer.add(2, "loss, top = msrl.min(reward), msrl.max(reward)")
