@@ -215,7 +215,7 @@ class _Builder(ExpressionReader):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
-        frame.top, frame.arrays, frame.steps_of = top, self.draft.arrays, self.draft.steps_of
+        frame.top, frame.arrays, frame.sizes_of = top, self.draft.arrays, self.draft.sizes_of
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
         return self._body(tree)
@@ -234,7 +234,7 @@ class _Builder(ExpressionReader):
             inner, outer.file, outer.first_line, outer.lines, outer.namespace, outer.module
         )
         frame.names, frame.around = {**outer.names, **values}, outer.home
-        frame.arrays, frame.steps_of = self.draft.arrays, self.draft.steps_of
+        frame.arrays, frame.sizes_of = self.draft.arrays, self.draft.sizes_of
         self.draft.frames.append(frame)
         if isinstance(inner.tree, ast.FunctionDef):
             return self._body(copy.deepcopy(inner.tree))
