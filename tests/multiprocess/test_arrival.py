@@ -165,8 +165,7 @@ def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path, misbehaving):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "workers", "gather"),
-    [("Central", 2, {}), ("SingleLearnerCoarse", 1, {"gather": 2})],
+    ("policy", "workers", "gather"), [("Central", 2, {}), ("SingleLearnerCoarse", 1, {"gather": 2})]
 )
 def test_resumes_with_other_workers_and_synchronously(
     tmp_path, misbehaving, policy, workers, gather

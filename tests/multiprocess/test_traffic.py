@@ -77,11 +77,7 @@ def test_a_collective_by_hand(tmp_path):
     assert gradient.calls == 3 * 2 * 4
 
 
-@pytest.mark.parametrize(
-    "case",
-    quick([(case,) for case in IN_PROCESS], 7),
-    ids=_name,
-)
+@pytest.mark.parametrize("case", quick([(case,) for case in IN_PROCESS], 7), ids=_name)
 def test_in_process(case, tmp_path):
     _run(request_for(*case), tmp_path)
 

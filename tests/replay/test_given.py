@@ -101,10 +101,7 @@ class Elsewhere:
         (lambda w: Table.open(1), "the path of a replay table is 1, expected text"),
         (lambda w: Table.load(1), "the path of a replay table is 1, expected text"),
         (lambda w: NStep("a", 0.9), "steps of n-step transitions is 'a', expected a whole"),
-        (
-            lambda w: NStep(1, 0.9, ends="end"),
-            "ends of n-step transitions is 'end', expected a",
-        ),
+        (lambda w: NStep(1, 0.9, ends="end"), "ends of n-step transitions is 'end', expected a"),
         (lambda w: n_step(w.table, [0], 1, {}), "view is of the type int, expected NStep"),
         (lambda w: window_mask(["a"], [1], 2), "lengths is a builtins.list that NumPy cannot view"),
     ],
