@@ -167,15 +167,30 @@ class _Demand:
                 sources = frozenset(expected) - {fragment}  # rather than send the parameters here
             if sources:
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
-                outer, self.chain = self.chain, []
-                self._place(source, definer)
-                self.chain = outer
-                self._cross(source, fragment, op, variable, reader, op.mark)
-                # The target of a message under a condition must evaluate the same condition.
-                for condition in self._conditions(definer):
-                    self._need_all(fragment, reader, condition)
+                self._send(source, fragment, op, variable, reader, op.mark)
+                return
+        if OPERATIONS[op.kind].reduces and self._origins_of(op) - {fragment}:
+            # The update needs a statistic of the batch, such as for a condition around it.
+            giver = self.home["gradient"]
+            if any(
+                cut.mark == "gradient" and self.home[cut.target] == fragment != giver
+                for cut in self.policy.cuts
+            ):
+                self._send(giver, fragment, op, variable, reader, "gradient")
                 return
         self._place(fragment, definer)
+
+    def _send(
+        self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
+    ) -> None:
+        """Lets a fragment compute a value and send it to another."""
+        outer, self.chain = self.chain, []
+        self._place(source, op.name)
+        self.chain = outer
+        self._cross(source, target, op, variable, reader, mark)
+        # The target of a message under a condition must evaluate the same condition.
+        for condition in self._conditions(op.name):
+            self._need_all(target, reader, condition)
 
     def _cross(
         self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
