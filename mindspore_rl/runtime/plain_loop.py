@@ -19,13 +19,7 @@ from mindspore import Tensor, ops
 from mindspore_rl.api import bound_to_act
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import operators, random
-from mindspore_rl.rl.operators import (
-    leaves,
-    minibatch_rows,
-    put_into,
-    reduce_samples,
-    take_rows,
-)
+from mindspore_rl.rl.operators import leaves, minibatch_rows, put_into, reduce_samples, take_rows
 from mindspore_rl.rl.records import is_record
 
 

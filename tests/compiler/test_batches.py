@@ -105,10 +105,7 @@ def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp
 
 @pytest.mark.parametrize(
     ("algorithm", "config"),
-    quick(
-        [("dqn", FEW_UPDATES), ("dqn", {"n_step": 1}), ("sac", {}), ("td3", {})],
-        0,
-    ),
+    quick([("dqn", FEW_UPDATES), ("dqn", {"n_step": 1}), ("sac", {}), ("td3", {})], 0),
 )
 def test_records_of_whoever_is_ready_are_those_of_the_log(
     algorithm, config, tmp_path, shuffled, monkeypatch

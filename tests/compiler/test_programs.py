@@ -81,10 +81,7 @@ CASES += [
 
 @pytest.mark.parametrize(
     ("name", "policy", "environment"),
-    [
-        *QUICK,
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK),
-    ],
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK)],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
@@ -263,7 +260,7 @@ def test_one_mean_passed_from_cell_to_cell(tmp_path):
                 "    def slow_down(self, means):\n"
                 "        ops.assign(self.optimizer.learning_rate, 0.01 * ops.tanh(means[0]))\n\n"
                 "    def learn",
-            ),
+            )
         ],
     )
     job = inproc.request(program, "MultipleLearners", 1, num_steps=4)

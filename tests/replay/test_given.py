@@ -101,16 +101,10 @@ class Elsewhere:
         (lambda w: Table.open(1), "the path of a replay table is 1, expected text"),
         (lambda w: Table.load(1), "the path of a replay table is 1, expected text"),
         (lambda w: NStep("a", 0.9), "steps of n-step transitions is 'a', expected a whole"),
-        (
-            lambda w: NStep(1, 0.9, ends="end"),
-            "ends of n-step transitions is 'end', expected a",
-        ),
+        (lambda w: NStep(1, 0.9, ends="end"), "ends of n-step transitions is 'end', expected a"),
         (lambda w: NStep(1, 0.9, last=(1,)), r"last of n-step transitions is \(1,\), expected a"),
         (lambda w: NStep(1, 0.9, reward=[]), r"reward of n-step transitions is \[\], expected a"),
-        (
-            lambda w: n_step(w.table, [0], NStep(1 << 70, 0.9), {}),
-            "steps .stride 1, gamma 0.9. a",
-        ),
+        (lambda w: n_step(w.table, [0], NStep(1 << 70, 0.9), {}), "steps .stride 1, gamma 0.9. a"),
         (lambda w: n_step(w.table, [0], NStep(1, np.nan), {}), "1 steps .stride 1, gamma nan. are"),
         (lambda w: window_mask([1, 1], [0], 2), "2 lengths and 1 first steps, expected as many"),
         (lambda w: window_mask([1], [0], -1), "a window of -1 steps, expected a whole number"),

@@ -11,15 +11,7 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.draws import (
-    Key,
-    Mode,
-    Order,
-    draw,
-    importance_weights,
-    sample,
-    windows,
-)
+from mindspore_rl.replay.draws import Key, Mode, Order, draw, importance_weights, sample, windows
 from mindspore_rl.replay.rate_limiter import Wait
 from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.spec import TableSpec

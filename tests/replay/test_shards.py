@@ -23,17 +23,7 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from tests.replay import ranks
-from tests.replay.ranks import (
-    EACH,
-    LANES,
-    drawn,
-    of,
-    on_ranks,
-    sampling,
-    shard,
-    union,
-    whole_spec,
-)
+from tests.replay.ranks import EACH, LANES, drawn, of, on_ranks, sampling, shard, union, whole_spec
 from tests.replay.tables import COLUMNS, records
 
 WAYS = [(mode, weighted) for mode in Mode for weighted in (False, True)]

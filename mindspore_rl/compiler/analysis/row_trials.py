@@ -270,13 +270,7 @@ class RowTrials:
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
     def _differs(
-        self,
-        op: Op,
-        whole: dict,
-        share: dict,
-        chosen: Sequence[int],
-        known: list[Any],
-        long: bool,
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], known: list[Any], long: bool
     ) -> str:
         """Compares a share with all rows, of the inputs that every trial begins with.
 

@@ -384,9 +384,7 @@ class Changes:
             frame.fail(node, f"a change of `{name}` in a loop over it", "loop over a copy of it")
         for other in self.holders(struct.mark):
             frame.fail(
-                node,
-                f"a change in place of `{name}`, which {other} too,",
-                _instead(node, struct),
+                node, f"a change in place of `{name}`, which {other} too,", _instead(node, struct)
             )
         value = self._changed(kind, struct, node)
         if hasattr(node, "part"):

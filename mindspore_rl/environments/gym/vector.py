@@ -111,11 +111,7 @@ class GymVector(LoopVector):
     """
 
     def __init__(
-        self,
-        name: str,
-        env_indices: range,
-        seed: int,
-        maker: Callable[[], Any] | None = None,
+        self, name: str, env_indices: range, seed: int, maker: Callable[[], Any] | None = None
     ) -> None:
         one, mask, begun = _first(name, maker, seed_of(seed, env_indices[0], 0))
         if begun:  # plain wrappers are left out below, and change no result
