@@ -77,7 +77,7 @@ def _new_arrays(statement: ast.stmt) -> Iterator[str]:
             return
     for pair in pairs:
         match pair:
-            case ast.Name(name), ast.Call(ast.Attribute(_, function)) if function in NEW:
+            case ast.Name(name), ast.Call(ast.Attribute(ast.Name(), function)) if function in NEW:
                 yield name
 
 
