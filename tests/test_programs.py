@@ -49,3 +49,7 @@ def test_a_parameter_made_of_another_has_its_own_memory():
         np.testing.assert_array_equal(copy.weight.asnumpy(), online)
         ops.assign(copy.weight, copy.weight + 1.0)
         np.testing.assert_array_equal(trainer.actor.weight.asnumpy(), online)
+        copy.weight.set_data(trainer.actor.weight)  # in an update
+        ops.assign(trainer.actor.weight, trainer.actor.weight - 1.0)
+        np.testing.assert_array_equal(copy.weight.asnumpy(), online)
+        ops.assign(trainer.actor.weight, copy.weight)

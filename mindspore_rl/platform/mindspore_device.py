@@ -10,7 +10,7 @@ from pathlib import Path
 import mindspore as ms
 from mindspore.ops import composite
 
-from mindspore_rl.platform import interpreter
+from mindspore_rl.platform import interpreter, mindspore_parser
 
 # Garbage collections need not walk the objects of MindSpore's import.
 gc.freeze()
@@ -46,6 +46,7 @@ def _mod(x, y):  # type: ignore[no-untyped-def]
 for _function in (_add, _sub, _mul, _div, _floordiv, _mod):
     for _other in ("Tensor", "Number"):
         getattr(composite, f"augassign{_function.__name__}").register("Tensor", _other)(_function)
+mindspore_parser.take_forms()
 
 
 AVX2 = 0x7

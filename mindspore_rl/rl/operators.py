@@ -266,6 +266,27 @@ def put(numbers: Tensor, place: Any, value: Any) -> Tensor:
     return ops.where(places == place, value, numbers)
 
 
+def filled(array: Tensor, axis: int, place: Any, value: Any) -> Tensor:
+    """Returns an array with another value at one place along an axis: `x[:, t] = value`.
+
+    Raises:
+        ValueError: the place is an array, such as a mask.
+    """
+    if isinstance(place, Tensor) and place.ndim > 0:
+        raise ValueError("an array as the place of an assignment: write ops.where(mask, value, x)")
+    size, behind = array.shape[axis], array.ndim - axis - 1
+    places = Tensor(np.arange(size, dtype=np.int32)).reshape((size,) + (1,) * behind)
+    if isinstance(value, Tensor):
+        value = value.astype(array.dtype)
+        if value.ndim > behind:
+            value = value.expand_dims(value.ndim - behind)
+    if isinstance(place, Tensor):
+        place = ops.where(place < 0, place + size, place)
+    elif place < 0:
+        place += size
+    return ops.where(places == place, value, array)
+
+
 def reduce_numbers(kind: str, numbers: Tensor, count: Any) -> Tensor:
     """Reduces the first `count` of a list's numbers by `sum`, `mean`, `max` or `min`.
 

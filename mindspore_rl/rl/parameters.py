@@ -102,13 +102,21 @@ def give_own_memory(*owners: nn.Cell) -> None:
     """Copies the value of each Parameter that has its memory in common with another.
 
     `target.set_data(online)` and `load_param_into_net` give a Parameter the memory of the other:
-    an assignment to one would change both in the plain loop, and one alone in a job.
+    an assignment to one would change both in the plain loop, and one alone in a job. From here on
+    `set_data` keeps a Parameter's memory.
     """
     known: dict[int, Parameter] = {}
     for parameter in (p for owner in owners for p in owner.get_parameters()):
         address = parameter.asnumpy().ctypes.data
         if parameter.nbytes and known.setdefault(address, parameter) is not parameter:
             parameter.set_data(parameter.copy())
+        parameter.set_data = MethodType(_set_data, parameter)
+
+
+def _set_data(parameter: Parameter, data: Any) -> Parameter:
+    """Overwrites a Parameter in its own memory, as a compiled cell does."""
+    ops.assign(parameter, Tensor(data, parameter.dtype))
+    return parameter
 
 
 def _own_attributes(cell: nn.Cell) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Writer:
         self.count += 1
         return f"{kind}{self.count}"
 
-    def assign(self, depth, kinds, known, texts, prefix):
+    def assign(self, depth, known, texts, prefix):
         value = self.fill(self.rng.choice(texts))
         old = self.rng.random() < 0.4
         name = self.rng.choice(known) if old else self.name(prefix)
@@ -143,15 +143,15 @@ class Writer:
         self.loops -= 1
 
     def update(self, depth, data):
-        loss, more = "self.loss", ""
+        loss = "self.loss"
         if self.rng.random() < 0.3:
             loss, number = self.name("loss"), self.rng.choice(self.numbers)
             self.add(depth, f"def {loss}(obs, action, target):")
             self.add(depth + 1, f"return self.loss(obs, action, target + 0.1 * {number})")
         elif self.rng.random() < 0.3:
-            loss = f"lambda obs, action, x: self.loss(obs, action, 0.5 * x)"  # noqa: F541
+            loss = "lambda obs, action, x: self.loss(obs, action, 0.5 * x)"
         means = self.rng.choice(("means", "(value, log_prob)"))
-        self.add(depth, f"grads, {means} = msrl.gradient({loss}, self.net, {data}{more})")
+        self.add(depth, f"grads, {means} = msrl.gradient({loss}, self.net, {data})")
         if self.rng.random() < 0.3:
             self.add(depth, "grads = tuple(0.5 * g for g in grads)")
         if self.rng.random() < 0.3:
@@ -164,12 +164,13 @@ class Writer:
 
     def gradient(self, depth):
         if not self.gradients:
-            return self.assign(depth, "number", self.numbers, NUMBERS, "n")
+            self.assign(depth, self.numbers, NUMBERS, "n")
+            return
         self.gradients -= 1
         choice = self.rng.random()
         if choice < 0.3:
-            return self.minibatches(depth)
-        if choice < 0.6 and self.keeps:
+            self.minibatches(depth)
+        elif choice < 0.6 and self.keeps:
             count = self.rng.choice((8, 16, 16, 12))
             self.add(depth, f"own = msrl.replay_sample({count})")
             if self.rng.random() < 0.4:
@@ -177,8 +178,9 @@ class Writer:
                 data = "own.obs, own.action, own.reward + noise.sum(-1)"
             else:
                 data = self.rng.choice(("*own", "own.obs, own.action, 0.5 * own.reward"))
-            return self.update(depth, data)
-        return self.update(depth, f"{self.data}, {self.rng.choice(self.arrays)}")
+            self.update(depth, data)
+        else:
+            self.update(depth, f"{self.data}, {self.rng.choice(self.arrays)}")
 
     def statistics(self, depth):
         first, second = self.name("n"), self.name("n")
@@ -208,7 +210,8 @@ class Writer:
 
     def helper(self, depth):
         if not self.helpers:
-            return self.listed(depth)
+            self.listed(depth)
+            return
         name = self.rng.choice(self.helpers)
         new = self.name("n"), self.name("a")
         self.add(depth, ", ".join(new) + self.fill(f" = self.{name}(msrl, {{0}}, {{n}})"))
@@ -223,8 +226,8 @@ class Writer:
         """Writes a statement of a random kind."""
         inner = depth < 5
         kinds = (
-            (4, lambda d: self.assign(d, "array", self.arrays, ARRAYS, "a")),
-            (5, lambda d: self.assign(d, "number", self.numbers, NUMBERS, "n")),
+            (4, lambda d: self.assign(d, self.arrays, ARRAYS, "a")),
+            (5, lambda d: self.assign(d, self.numbers, NUMBERS, "n")),
             (3 * inner, self.condition), (2 * (inner and self.loops < 2), self.loop),
             (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
             (1, self.listed), (1, self.helper), (1, self.swap),
@@ -249,7 +252,9 @@ def _helper(rng, name):
 
 def _learn(rng, keeps, helpers, carried):
     arguments = ", ".join(["batch", *carried])
-    writer = Writer(rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers)
+    writer = Writer(
+        rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers
+    )
     writer.add(1, f"def learn(self, msrl, {arguments}):")
     writer.add(2, "reward = 0.3 * batch.reward + batch.obs[:, :, 2]")
     writer.add(2, "loss, top = msrl.min(reward), msrl.max(reward)")

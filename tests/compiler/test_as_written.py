@@ -57,6 +57,25 @@ for k in range(3):
     rate = max(0.9 * rate, min(msrl.mean(reward), 0.95))
 target = target * rate + max(msrl.env_steps() - 20, 0.5)
 """
+FILLED = """
+    adv, last, out = ops.zeros_like(reward), 0.0, [None] * reward.shape[0]
+    returns, wide = ops.zeros_like(reward), ops.ones(obs.shape)
+    for t in reversed(range(self.config.num_steps)):
+        if t == self.config.num_steps - 1:
+            following = 0.5 * target[t]
+        else:
+            following = 0.1 * returns[t + 1] + target[t + 1]
+        returns[t] = last = reward[t] + 0.9 * following + 0.5 * last
+        out[t] = last
+    for i in range(2):
+        noise = msrl.uniform(len(reward) * reward.shape[1], 1)
+        wide[:, :, i - 1] = 2.0 * i + reward
+        wide[i] = msrl.mean(noise) + obs[i]
+    for o, mb in msrl.minibatches(2, (obs, target)):
+        mb = (mb - msrl.mean(mb)) / ops.sqrt(1.0 + msrl.mean(mb * mb))
+        chance = msrl.mean(msrl.uniform(len(mb), 3)[:, 0] * mb)
+    target = returns + wide.sum(-1) + ops.stack(out) * chance
+"""
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
@@ -274,6 +293,7 @@ EQUAL = {
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "numbers that some turns of a loop leave out": ({"learn": LEFT_OUT},),
     "the extreme of two numbers of the run": ({"learn": EXTREMES},),
+    "arrays and lists of a known length are filled": ({"learn": FILLED},),
     "the other values of a loss are one tuple": ({"learn": REST},),
     "the only value of a loss is a number and a tuple": ({"learn": NUMBER},),
     "loops that return, lists that grow in them, enumerate, else": (

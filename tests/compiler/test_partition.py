@@ -61,10 +61,8 @@ def test_refused_on_two_replicas(learn, parts, says, tmp_path):
 
 
 def test_the_mark_asked_for_is_where_the_message_is_smallest(tmp_path):
-    learn = (
-        "moment = msrl.mean(obs * obs)\nmsrl.update(self.take, moment + 1.0 + 0.0 * obs[0, 0, 0])"
-    )
-    asked = 'and `moment` would\n?.* from\n.*msrl.mean.*\nto\n.*self.take.*\n.* mark "gradient"'
+    learn = "moment = obs[0, 0, 0]\nmsrl.update(self.take, moment + 1.0 + 0.0 * obs[0, 0, 0])"
+    asked = 'and `moment` would\n?.* from\n.*obs.*\nto\n.*self.take.*\n.* mark "gradient"'
     with pytest.raises(PolicyError, match=asked):
         analyse_with(tmp_path, "Central", learn=learn, remove=[TAKE])
 

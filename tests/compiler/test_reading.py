@@ -83,10 +83,6 @@ def test_glue_that_does_not_compile(tmp_path):
                 "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
                 "call parameters_and_names in __init__: self.own = tuple(...)",
             ),
-            (
-                "self.net.critic.layers[0].weight.set_data(0.5 * self.net.critic.layers[0].weight)",
-                "write ops.assign(parameter, value)",
-            ),
         ],
         1,
     ),

@@ -81,7 +81,7 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted, most, s
         sums = [own[np.flatnonzero(ranks.lane_of(77) == one)[2:]].sum() for one in range(LANES)]
         share = own[record] / np.array(sums)[lane] * rows[lane] / 24
         np.testing.assert_allclose(expected["probabilities"][0], share, rtol=1e-4)
-    weights = importance_weights(expected["probabilities"][0], LANES * EACH, 0.5)
+    weights = importance_weights(expected["probabilities"][0], 0.5)
     np.testing.assert_allclose(expected["weights"][0], weights, rtol=1e-6)
     out = table.buffers(24, window=2)
     table.gather(expected["ids"][0], out, expected["first"][0])

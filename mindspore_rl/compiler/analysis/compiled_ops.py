@@ -250,14 +250,11 @@ def _not_compiled(op: Op, message: str) -> str:
     python = re.search(r"'(max|min)\(", text)
     itself = "not callable" in text and re.search(r"\bself\(", inside)
     listed = re.search(r"\.(\w*param\w*)\(", inside)
-    back = re.search(r"reversed\(range\((.*?)\)\)", inside)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
         + ("\n  write self.construct(...) in place of self(...)" if itself else "")
-        + ("\n  write ops.assign(parameter, value)" if "set_data" in text else "")
-        + (f"\n  write range({back[1]} - 1, -1, -1) in place of {back[0]}" if back else "")
         + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
     )
 

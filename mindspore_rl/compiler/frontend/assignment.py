@@ -154,7 +154,8 @@ class Assignments:
             target,
             "an assignment to an element",
             'make a new value: `d = {**d, "key": value}` for a dictionary, '
-            "`x = ops.where(...)` for an array",
+            "`x = ops.where(...)` for an array;\n  of a new one, `x = ops.zeros_like(y)`, elements "
+            "are set before anything but operators reads it",
         )
 
     def _write(self, bindings: list[tuple[str, Struct]], numbers: set[str]) -> None:

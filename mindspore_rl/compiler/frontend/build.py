@@ -47,6 +47,7 @@ from mindspore_rl.compiler.frontend.shapes import sizes_in_place
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, walk
+from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 
 STATEMENTS = {
@@ -186,12 +187,11 @@ class _Builder(ExpressionReader):
 
     @property
     def marked(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        """The boundaries and the calls that have marks, as `draws`."""
+        """The boundaries and the calls of kinds that may have marks, as `draws`."""
         found: dict[str, tuple[tuple[int, ...], int]] = {}
-        calls = {name for name, _ in self.draft.implied}
         for op, _ in walk(tuple(self.draft.scope.items)):
-            name = op.attr.get("site", op.name)
-            if op.kind == "boundary" or name in calls:
+            name, row = op.attr.get("site", op.name), OPERATIONS[op.kind]
+            if op.kind == "boundary" or row.gives or row.takes:
                 found.setdefault(name.partition(".")[0], (self._lines(name, op), 0))
         return found
 
@@ -215,7 +215,7 @@ class _Builder(ExpressionReader):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
-        frame.top, frame.arrays, frame.steps_of = top, self.draft.arrays, self.draft.steps_of
+        frame.top, frame.arrays, frame.sizes_of = top, self.draft.arrays, self.draft.sizes_of
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
         return self._body(tree)
@@ -234,7 +234,7 @@ class _Builder(ExpressionReader):
             inner, outer.file, outer.first_line, outer.lines, outer.namespace, outer.module
         )
         frame.names, frame.around = {**outer.names, **values}, outer.home
-        frame.arrays, frame.steps_of = self.draft.arrays, self.draft.steps_of
+        frame.arrays, frame.sizes_of = self.draft.arrays, self.draft.sizes_of
         self.draft.frames.append(frame)
         if isinstance(inner.tree, ast.FunctionDef):
             return self._body(copy.deepcopy(inner.tree))

@@ -59,6 +59,19 @@ _BY_TURN = ("gradient", "update", "boundary", "replay_draw")
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
 
+SAME_SIZES: tuple[str, ...] = (
+    "abs",
+    "astype",
+    "bool",
+    "clamp",
+    "exp",
+    "float",
+    "int",
+    "log",
+    "ones_like",
+)
+SAME_SIZES += ("sigmoid", "sqrt", "square", "stop_gradient", "tanh", "zeros_like")
+"""Operators and methods whose result has the sizes of their first argument."""
 _POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
 
 
@@ -89,6 +102,7 @@ class Draft:
         left_out: see `Program`, without values.
         num_steps: steps of an iteration.
         outer: the lines of `place` at each operation and boundary, by name.
+        num_envs: environments.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -110,6 +124,7 @@ class Draft:
     left_out: dict[Where, None] = field(default_factory=dict)
     num_steps: int = 0
     outer: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    num_envs: int = 0
     _counters: dict[str, int] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
     _turns: dict[tuple, list[int]] = field(default_factory=dict)
@@ -235,15 +250,46 @@ class Draft:
         chosen = dict(zip(places, passed, strict=True))
         return tuple(chosen.get(place, value) for place, value in enumerate(values))
 
-    def steps_of(self, name: str) -> int | None:
-        """Returns the first size of a variable that holds a trajectory; None for others."""
-        made = self._makers(name)
-        if len(made) != 1:
-            return None
-        if made[0].kind == "replay_sample":
-            return self.num_steps
-        passed = made[0].kind in ("boundary", "copy")
-        return self.steps_of(str(made[0].args[0])) if passed else None
+    def sizes_of(self, name: str, seen: tuple[str, ...] = ()) -> tuple[int, ...] | None:
+        """Returns the first sizes of a sample, a minibatch, or what operators make of them.
+
+        `()` for one number; None: none is known now. A variable keeps its sizes.
+        """
+        made = () if name in seen else self._makers(name)
+        found = {self._sizes_made(op, (*seen, name)) for op in made}
+        return max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
+
+    def _sizes_made(self, op: Op, seen: tuple[str, ...]) -> tuple[int, ...] | None:
+        steps = op.attr.get("steps", 0)
+        windows = (steps,) if steps else ()
+        if op.kind == "replay_sample":
+            return self.num_steps, self.num_envs
+        if op.kind == "replay_draw":
+            return op.attr.get("count") or op.attr["per_env"] * self.num_envs, *windows
+        if op.kind == "minibatch":
+            return self.num_steps * self.num_envs // op.attr["count"] // (steps or 1), *windows
+        if OPERATIONS[op.kind].reduces:
+            return None if op.attr["keep"] else ()
+        passes = op.kind in ("boundary", "copy", "glue")
+        return self._sizes(op.args[0].tree, seen) if passes else None
+
+    def _sizes(self, node: ast.expr, seen: tuple[str, ...]) -> tuple[int, ...] | None:
+        """Returns the first sizes of an expression, see `sizes_of`."""
+        match node:
+            case ast.Constant(int() | float()):
+                return ()
+            case ast.Name(name):
+                return self.sizes_of(name, seen)
+            case ast.UnaryOp(operand=operand):
+                return self._sizes(operand, seen)
+            case ast.BinOp(left, _, right):
+                found = {self._sizes(left, seen), self._sizes(right, seen)}
+                largest = max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
+                return largest if found <= {largest, ()} else None
+            case ast.Call(ast.Attribute(owner, name), args) if name in SAME_SIZES:
+                found = {self._sizes(part, seen) for part in (owner, *args[:1])}
+                return max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
+        return None
 
     def beside_batch(self, value: Struct) -> Struct:
         """Marks an argument of `agent_learn` that comes from the environments or the actor.

@@ -58,7 +58,8 @@ class ExpressionReader:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.paths = Paths(trainer)
-        self.draft = Draft(num_steps=int(trainer.config.num_steps))
+        config = trainer.config
+        self.draft = Draft(num_steps=int(config.num_steps), num_envs=int(config.num_envs))
         self.assignments = Assignments(self.draft)
         self.sequences = Sequences(self)
         self.functions = Functions(self, self.paths)
@@ -95,6 +96,8 @@ class ExpressionReader:
             raise Follows(ast.unparse(node))
         if struct is not None:
             return struct
+        if isinstance(node, ast.BinOp) and isinstance(node.left, ast.List):
+            node = self.frame.with_sizes(node)  # `[None] * len(batch.reward)`
         known, value = self.frame.static(node)
         if known and isinstance(node, ast.BinOp) and isinstance(value, list):
             return Listed.of(map(Static, value))  # `[0.0] * 3`

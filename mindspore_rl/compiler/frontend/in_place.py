@@ -1,7 +1,8 @@
 """Changes of lists and dictionaries in place: `xs.append(x)` and `d["key"] = x`.
 
 They are read as assignments of a new value to the name, `xs = [*xs, x]`, as long as no other name
-holds the same list or dictionary. Assignments inside expressions (`:=`) become statements before.
+holds the same list or dictionary; likewise `x[t] = y` of a new array (`filled_arrays`). Assignments
+inside expressions (`:=`) become statements before.
 """
 
 # ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
@@ -15,7 +16,7 @@ from mindspore_rl.compiler.frontend.break_to_flag import at
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
-from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct
+from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var
 
 METHODS = ("append", "extend", "insert", "reverse", "update")
 COPIES = ("range", "tuple", "list", "sorted", "len")
@@ -24,7 +25,98 @@ COPIES = ("range", "tuple", "list", "sorted", "len")
 
 def as_assignments(function: ast.FunctionDef, frame: Frame) -> None:
     """Rewrites the changes in place of a function's body, and its `:=`."""
+    filled = set(filled_arrays(function))
     function.body = _Rewriter(frame).block(function.body)
+    for part in ast.walk(function):
+        kind, name = getattr(part, "in_place", ("", ""))
+        if kind == "entry" and name in filled:
+            part.filled = True  # type: ignore[attr-defined]
+
+
+NEW = ("zeros_like", "ones_like", "zeros", "ones", "full", "full_like", "copy", "clone")
+"""Functions whose result is an array that nothing else holds."""
+
+HOLDERS = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Lambda, ast.NamedExpr, ast.ListComp)
+
+
+def filled_arrays(function: ast.FunctionDef) -> Iterator[str]:
+    """Yields the names of new arrays that are filled in place, `x = ops.zeros_like(y)`, `x[t] = y`.
+
+    Until they are full, nothing else reads them but operators, whose results are new arrays too:
+    there is then no view of them, and no second name.
+    """
+    for block in _blocks(function):
+        for place, statement in enumerate(block):
+            for name in _new_arrays(statement):
+                last = max((k for k, one in enumerate(block) if _fills(one, name)), default=0)
+                then = block[place + 1 : last + 1]
+                fills = sum(_fills(one, name) for one in then)
+                if (
+                    0 < fills == _fills(function, name)
+                    and _stores(function, name) == 1
+                    and not any(_may_keep(one, name) for one in then)
+                ):
+                    yield name
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for part in ast.walk(node):
+        for name in ("body", "orelse"):
+            if isinstance(found := getattr(part, name, None), list):
+                yield found
+
+
+def _new_arrays(statement: ast.stmt) -> Iterator[str]:
+    """Yields the names to which a statement assigns new arrays."""
+    match statement:
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
+            pairs = list(zip(targets, values, strict=False))
+        case ast.Assign([target], value):
+            pairs = [(target, value)]
+        case _:
+            return
+    for pair in pairs:
+        match pair:
+            case ast.Name(name), ast.Call(ast.Attribute(_, function)) if function in NEW:
+                yield name
+
+
+def _stores(node: ast.AST, name: str) -> int:
+    found = (part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.arg)))
+    return sum(
+        part.arg == name if isinstance(part, ast.arg) else _is_named(part, name, ast.Store)
+        for part in found
+    )
+
+
+def _is_named(node: ast.AST, name: str, context: type[ast.expr_context]) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, context)
+
+
+def _fills(node: ast.AST, name: str) -> int:
+    """Counts the assignments to elements of a name."""
+    return sum(
+        isinstance(part, ast.Subscript)
+        and isinstance(part.ctx, ast.Store)
+        and _is_named(part.value, name, ast.Load)
+        for part in ast.walk(node)
+    )
+
+
+def _may_keep(node: ast.AST, name: str) -> bool:
+    """Returns whether something may hold an array, or a view of it, after a statement."""
+    if _is_named(node, name, ast.Load):
+        return True
+    if isinstance(node, (ast.BinOp, ast.Compare)):  # an operator makes a new array
+        return any(
+            _is_named(part, name, ast.Load)
+            for holder in ast.walk(node)
+            if isinstance(holder, HOLDERS)
+            for part in ast.walk(holder)
+        )
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return _may_keep(node.slice, name)
+    return any(_may_keep(part, name) for part in ast.iter_child_nodes(node))
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -106,9 +198,14 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
-    """Splits `grads, d["loss"] = ...` into an assignment to names and one to each entry."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+    """Splits `grads, d["loss"] = ...` into an assignment to names and one to each entry.
+
+    Likewise `d["loss"] = loss = ...`.
+    """
+    if not isinstance(statement, ast.Assign):
         return [statement]
+    if len(statement.targets) > 1:
+        return _one_by_one(statement)
     entries: list[Any] = []
 
     def named(target: ast.expr) -> ast.expr:
@@ -129,6 +226,20 @@ def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
     )
     after = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
     return [at(statement, made) for made in (ast.Assign([names], statement.value), *after)]
+
+
+def _one_by_one(statement: ast.Assign) -> list[ast.stmt]:
+    """Splits `d["loss"] = loss = ...`: the name first, whose value the entries get."""
+    names = [target for target in statement.targets if isinstance(target, ast.Name)]
+    entries = [target for target in statement.targets if _is_entry(target)]
+    read = {node.id for part in entries for node in ast.walk(part) if isinstance(node, ast.Name)}
+    if len(names) + len(entries) < len(statement.targets) or not entries or not names:
+        return [statement]
+    if read & {name.id for name in names}:
+        return [statement]
+    value = ast.Name(names[0].id, ast.Load())
+    made = [ast.Assign([*names], statement.value), *(ast.Assign([e], value) for e in entries)]
+    return [at(statement, one) for one in made]
 
 
 def _is_entry(target: Any) -> bool:
@@ -259,6 +370,8 @@ class Changes:
         if isinstance(struct, Grown) and kind in GROWS:
             self._grow(struct, node)
             return True
+        if isinstance(struct, Var) and hasattr(node, "filled"):
+            return self._fill(struct, node)
         if not isinstance(struct, (Listed, Entries)):
             return False
         if struct.mark is None:
@@ -277,6 +390,25 @@ class Changes:
         if hasattr(node, "part"):
             value = rebuilt(whole, ({**whole, key: value}).values())
         self.reader.assignments.assign(node.targets[0], value)
+        return True
+
+    def _fill(self, array: Var, node: Any) -> bool:
+        """Reads `x[:, t] = value` of an array. Returns: False if the place is another one."""
+        place, value = node.given
+        parts = place.elts if isinstance(place, ast.Tuple) else [place]
+        before = [part for part in parts[:-1] if ast.unparse(part) == ":"]
+        if (
+            len(before) + 1 < len(parts)
+            or isinstance(parts[-1], (ast.Slice, ast.Constant))
+            and (not isinstance(getattr(parts[-1], "value", None), int))
+        ):
+            return False
+        reads = [array.name]
+        args = [ast.Name(array.name, ast.Load()), ast.Constant(len(before))]
+        args += [self.reader.substituted(part, reads) for part in (parts[-1], value)]
+        function = ast.Name(self.draft.imported("mindspore_rl.rl.operators", "filled"), ast.Load())
+        made = self.draft.result("glue", ast.Call(function, args, []), reads)
+        self.reader.assignments.assign(node.targets[0], made)
         return True
 
     def _grow(self, grown: Grown, node: Any) -> None:

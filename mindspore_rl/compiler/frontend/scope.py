@@ -118,7 +118,7 @@ class Frame:
         node: the statement being read.
         arrays: variables that hold an array or a tuple, and never None.
         around: the function of the file in which this one stands; None: it is one itself.
-        steps_of: returns the first size of a variable that holds a trajectory; None for others.
+        sizes_of: returns the first sizes of a variable, as far as they are known.
     """
 
     function: Any
@@ -139,7 +139,7 @@ class Frame:
     node: ast.AST = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)
     around: Any = None
-    steps_of: Callable[[str], int | None] = lambda _: None
+    sizes_of: Callable[[str], tuple[int, ...] | None] = lambda _: None
 
     @property
     def home(self) -> Any:
@@ -316,7 +316,7 @@ class Frame:
         """Returns the value of an expression that must be known at compile time."""
         if isinstance(node, ast.IfExp) and (holds := self.holds(node.test)) is not None:
             return self.known(node.body if holds else node.orelse)
-        known, value = self.static(_Steps(self).visit(copy.deepcopy(node)))
+        known, value = self.static(self.with_sizes(node))
         if not known:
             hint = (
                 "here stands what is known while reading. A loop that draws random numbers "
@@ -327,8 +327,9 @@ class Frame:
                 isinstance(part, ast.Attribute) and part.attr == "shape" for part in ast.walk(node)
             ):
                 hint = (
-                    "of sizes, the first one of what msrl.replay_sample() gives is known while "
-                    "reading: take that,\n  or the configuration's number, self.config.num_steps"
+                    "of sizes, those of samples and minibatches are known while reading, "
+                    "batch.reward.shape[0]:\n  take these, or the configuration's number, "
+                    "self.config.num_steps"
                 )
             self.fail(
                 node,
@@ -337,6 +338,10 @@ class Frame:
                 hint,
             )
         return value
+
+    def with_sizes(self, node: ast.expr) -> ast.expr:
+        """Returns an expression with the sizes of arrays that are known while reading."""
+        return _KnownSizes(self).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
 
     def msrl_call(self, call: ast.Call) -> str | None:
         """Returns the name of the `msrl` method that a call calls; None for any other call."""
@@ -351,28 +356,30 @@ class Frame:
         return any(self.is_msrl(value) for value in values)
 
 
-class _Steps(ast.NodeTransformer):
-    """Replaces `x.shape[0]` and `len(x)` of trajectories by their number of steps."""
+class _KnownSizes(ast.NodeTransformer):
+    """Replaces `x.shape[0]` and `len(x)` of samples, and of what is made of them, by numbers."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
         match node:
-            case ast.Subscript(ast.Attribute(owner, "shape"), ast.Constant(0)):
-                return self._steps(node, owner)
+            case ast.Subscript(ast.Attribute(owner, "shape"), ast.Constant(int(axis))):
+                return self._size(node, owner, axis)
         return self._inner(node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
         match node:
             case ast.Call(ast.Name("len"), [owner], []):
-                return self._steps(node, owner)
+                return self._size(node, owner, 0)
         return self._inner(node)
 
-    def _steps(self, node: ast.expr, owner: ast.expr) -> ast.expr:
+    def _size(self, node: ast.expr, owner: ast.expr, axis: int) -> ast.expr:
         struct = self.frame.part(owner)
-        steps = self.frame.steps_of(struct.name) if isinstance(struct, Var) else None
-        return self._inner(node) if steps is None else ast.copy_location(ast.Constant(steps), node)
+        sizes = self.frame.sizes_of(struct.name) if isinstance(struct, Var) else None
+        if not 0 <= axis < len(sizes or ()):
+            return self._inner(node)
+        return ast.copy_location(ast.Constant(sizes[axis]), node)  # type: ignore[index]
 
     def _inner(self, node: ast.expr) -> ast.expr:
         self.generic_visit(node)

@@ -11,6 +11,7 @@ import copy
 from collections import Counter
 
 from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
+from mindspore_rl.compiler.frontend.in_place import METHODS
 from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame, Static
 from mindspore_rl.platform.names import unused
 
@@ -30,14 +31,15 @@ def sizes_in_place(function: ast.FunctionDef, frame: Frame) -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
-    _Sizes(frame, stores, names_in(function)).generic_visit(function)
+    _Sizes(frame, stores, function).generic_visit(function)
 
 
 class _Sizes(ast.NodeTransformer):
     """Replaces names of sizes, statement by statement."""
 
-    def __init__(self, frame: Frame, stores: Counter[str], names: set[str]) -> None:
-        self.frame, self.stores, self.names = frame, stores, names
+    def __init__(self, frame: Frame, stores: Counter[str], function: ast.FunctionDef) -> None:
+        self.frame, self.stores, self.names = frame, stores, names_in(function)
+        self.changed = set(map(_changed, ast.walk(function)))  # lists, whose lengths may change
         self.sizes: dict[str, ast.expr] = {}
         self.depth = 0
 
@@ -64,6 +66,8 @@ class _Sizes(ast.NodeTransformer):
             for part in ast.walk(size):
                 if isinstance(part, ast.Attribute) and part.attr == "shape":
                     part.value = self._kept(part.value, kept, statement)
+                elif isinstance(part, ast.Call):
+                    part.args = [self._kept(part.args[0], kept, statement)]
         self.sizes |= found
         return list(kept.values()) or at(statement, ast.Pass())
 
@@ -94,9 +98,14 @@ class _Sizes(ast.NodeTransformer):
             return not all(constant) and all(
                 plain or self._is_size(side) for plain, side in zip(constant, sides, strict=True)
             )
-        if not isinstance(value, ast.Attribute) or value.attr != "shape":
-            return False
-        owner = value.value
+        match value:
+            case ast.Attribute(owner, "shape"):
+                pass
+            case ast.Call(ast.Name("len"), [ast.Name() | ast.Attribute() as owner], []):
+                if ast.unparse(owner) in self.changed:
+                    return False
+            case _:
+                return False
         while isinstance(owner, ast.Attribute):
             owner = owner.value
         return (
@@ -116,3 +125,13 @@ class _Sizes(ast.NodeTransformer):
             kept[text] = at(statement, ast.Assign([ast.Name(name, ast.Store())], owner))
         target = kept[text].targets[0]  # type: ignore[attr-defined]
         return ast.Name(target.id, ast.Load())
+
+
+def _changed(node: ast.AST) -> str:
+    """Returns what a part of a function may change in place, as text; empty for nothing."""
+    match node:
+        case ast.Attribute(owner, method) if method in METHODS:
+            return ast.unparse(owner)
+        case ast.Subscript(owner, _, ast.Store()):
+            return ast.unparse(owner)
+    return ""

@@ -338,6 +338,7 @@ class _Demand:
         while (
             shared
             and shared[-1].kind != "iterations"
+            and PARAMETERS not in message.variables
             and not self._has_gaps(message.source, message.target, shared[-1], all_messages)
             and not self._reaches(message.target, message.source, shared[-1], all_messages)
         ):

@@ -1,0 +1,80 @@
+"""Makes MindSpore's parser take what users write and it does not compile.
+
+In the functions of a program, `parameter.set_data(x)` becomes an assignment, `reversed(range(n))` a
+range in steps of -1, and `max(a, b)` and `min(a, b)` of an array of one number and a number work.
+"""
+
+import ast
+from typing import Any
+
+from mindspore import Tensor, ops
+from mindspore.graph._parse import parser, resources, standard_method
+
+SETS = "set_data_by_msrl"
+
+
+def set_data(owner: Any, value: Any) -> Any:
+    """Computes `owner.set_data(value)`; a Parameter keeps its memory."""
+    return ops.assign(owner, value) if isinstance(owner, Tensor) else owner.set_data(value)
+
+
+def _max(*values):  # type: ignore[no-untyped-def]
+    if len(values) == 2 and _is_one(values[0], values[1]):
+        return ops.where(values[1] > values[0], values[1], values[0])
+    return standard_method.ms_max(*values)
+
+
+def _min(*values):  # type: ignore[no-untyped-def]
+    if len(values) == 2 and _is_one(values[0], values[1]):
+        return ops.where(values[1] < values[0], values[1], values[0])
+    return standard_method.ms_min(*values)
+
+
+def _is_one(value: Any, other: Any) -> bool:
+    """Returns whether of two values one is an array of one number, and the other a number."""
+    if isinstance(value, Tensor):
+        return isinstance(other, (int, float)) and value.size == 1
+    return isinstance(value, (int, float)) and isinstance(other, Tensor) and other.size == 1
+
+
+class _Forms(ast.NodeTransformer):
+    def visit_Call(self, call: ast.Call) -> ast.Call:  # noqa: N802, D102
+        self.generic_visit(call)
+        match call:
+            case ast.Call(ast.Attribute(owner, "set_data"), [_], []):
+                call.func = ast.copy_location(ast.Name(SETS, ast.Load()), call.func)
+                call.args.insert(0, owner)
+            case ast.Call(ast.Name("reversed"), [ast.Call(ast.Name("range"), ends, [])], []):
+                if len(ends) < 3:
+                    return _backwards(call, *ends)
+        return call
+
+
+def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
+    """Returns a range that gives the numbers of another one from the last to the first."""
+    *start, stop = ends
+    one = ast.Constant(1)
+    before = ast.BinOp(start[0], ast.Sub(), one) if start else ast.Constant(-1)
+    args: list[ast.expr] = [ast.BinOp(stop, ast.Sub(), one), before, ast.Constant(-1)]
+    made = ast.Call(ast.Name("range", ast.Load()), args, [])
+    for part in ast.walk(made):
+        if not hasattr(part, "lineno"):
+            ast.copy_location(part, call)
+    return made
+
+
+_parse = parser.Parser.parse
+
+
+def _parse_forms(self: Any) -> Any:
+    found, tree = _parse(self)
+    if self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl"):
+        self.global_namespace.dicts[0][SETS] = set_data  # as MindSpore adds its own
+        _Forms().visit(tree)
+    return found, tree
+
+
+def take_forms() -> None:
+    """Lets this process's MindSpore take them."""
+    parser.Parser.parse = _parse_forms
+    resources.convert_object_map |= {max: _max, min: _min}

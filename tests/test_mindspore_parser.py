@@ -1,0 +1,58 @@
+"""Python that MindSpore does not compile, and the package makes it take."""
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindspore_rl.platform import mindspore_device
+
+
+def linear_schedule(start, end, duration, step):
+    slope = (end - start) / duration
+    return max(slope * step + start, end), min(step, 3.0), max(1, 2), max(step, 2 * step)
+
+
+class Box:
+    """Has a method of the same name as a Parameter's."""
+
+    def set_data(self, value):
+        return 3.0 * value
+
+
+class Written(nn.Cell):
+    """Steps of a program, as CleanRL has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.online = Parameter(Tensor([1.0, 2.0]), name="online")
+        self.target = Parameter(Tensor([0.0, 0.0]), name="target")
+        self.rate = Parameter(Tensor(1.0), name="rate")
+        self.box = Box()
+
+    def construct(self, step, x):
+        for target, online in zip((self.target,), (self.online,)):  # noqa: B905
+            target.set_data(0.5 * online + target)
+        self.rate.set_data(self.box.set_data(step))
+        going, returns = 0.0, []
+        for t in reversed(range(len(x))):
+            going = x[t] + 0.5 * going
+            returns.append(going)
+        for t in reversed(range(1, 3)):
+            going = going + t * x[t]
+        return linear_schedule(1.0, 0.25, 10, step), ops.stack(returns[::-1]), going
+
+
+def test_a_compiled_cell_computes_what_python_does():
+    given, x = Tensor(5.0), Tensor([1.0, 2.0, 4.0, 8.0])
+    (epsilon, least, *most), returns, going = Written().construct(given, x)
+    mindspore_device.use(compiled=True)
+    try:
+        cell = Written()
+        (epsilon_2, least_2, *most_2), returns_2, going_2 = cell(given, x)
+    finally:
+        mindspore_device.use()
+    assert [float(v) for v in (epsilon_2, least_2, *most_2)] == [0.625, 3.0, 2.0, 10.0]
+    assert [float(v) for v in (epsilon, least, *most)] == [0.625, 3.0, 2.0, 10.0]
+    np.testing.assert_array_equal(returns_2.asnumpy(), returns.asnumpy())
+    assert float(going_2) == float(going) == 14.0
+    np.testing.assert_array_equal(cell.target.asnumpy(), [0.5, 1.0])
+    assert float(cell.rate) == 15.0
