@@ -259,7 +259,7 @@ class Frame:
             return is_none
         if (of_all := self._any_or_all(condition)) is not None:
             return of_all
-        known, value = self.static(condition)
+        known, value = self.static(self.with_sizes(condition))
         if known:
             return None if is_array(value) else bool(value)
         if not isinstance(condition, ast.BoolOp):
@@ -329,7 +329,8 @@ class Frame:
                 hint = (
                     "of sizes, those of samples and minibatches are known while reading"
                     f"{self._sized(node)}: take these,\n  or the configuration's number, "
-                    "self.config.num_steps"
+                    "self.config.num_steps; a loop over the rows of a batch, which learners share, "
+                    "is written\n  for all rows at once"
                 )
             self.fail(
                 node,
