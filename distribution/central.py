@@ -14,8 +14,5 @@ POLICY = DistributionPolicy(
         ),
         FragmentRule("server", ("update",)),
     ),
-    cuts=(
-        Cut("gradient", "gradient", "update"),
-        Cut("parameters", "update", "gradient"),
-    ),
+    cuts=(Cut("gradient", "gradient", "update"), Cut("parameters", "update", "gradient")),
 )

@@ -9,8 +9,5 @@ POLICY = DistributionPolicy(
         FragmentRule("actor", ("environment", "actor"), replicas=WORKERS, sharded="env"),
         FragmentRule("learner", ("replay", "gradient", "update")),
     ),
-    cuts=(
-        Cut("transition", "actor", "replay"),
-        Cut("parameters", "update", "actor"),
-    ),
+    cuts=(Cut("transition", "actor", "replay"), Cut("parameters", "update", "actor")),
 )

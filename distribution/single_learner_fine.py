@@ -9,8 +9,5 @@ POLICY = DistributionPolicy(
         FragmentRule("environment", ("environment",), replicas=WORKERS, sharded="env"),
         FragmentRule("learner", ("actor", "replay", "gradient", "update")),
     ),
-    cuts=(
-        Cut("observation", "environment", "actor"),
-        Cut("action", "actor", "environment"),
-    ),
+    cuts=(Cut("observation", "environment", "actor"), Cut("action", "actor", "environment")),
 )

@@ -46,8 +46,7 @@ class Spread(EnvBase):
             setattr(self, f"{name}_spec", whole)
         flags = ("done", "terminated", "truncated")
         self.done_spec = Composite(
-            {flag: Binary(1, (num_envs, 1), dtype=torch.bool) for flag in flags},
-            shape=(num_envs,),
+            {flag: Binary(1, (num_envs, 1), dtype=torch.bool) for flag in flags}, shape=(num_envs,)
         )
         self.random = torch.Generator()
         self._set_seed(seed or 0)

@@ -1,20 +1,17 @@
 """User files that import neighbouring files, and the copies that a run makes of them."""
 
 import importlib
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from mindspore_rl import programs
-from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry as by_name
 from mindspore_rl.environments.gym import library as gym_library
 from mindspore_rl.errors import EnvironmentFailure, MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.platform import former_names, user_modules
-from tests.commands import msrl
 
 ROOT = Path(__file__).parents[1]
 EARLIER: dict[str, str] = {}
@@ -130,33 +127,6 @@ def test_what_is_imported_is_kept_and_nothing_else(tmp_path):
     assert kept == tmp_path / "program" / "it.py"
     found = {str(file.relative_to(kept.parent)) for file in kept.parent.rglob("*.py")}
     assert found == {"it.py", "parts.py", "deep.py", "more.py", "nets/__init__.py", "nets/a.py"}
-
-
-@pytest.mark.multiprocess
-@pytest.mark.slow
-def test_a_run_needs_its_files_no_more(tmp_path, capsys):
-    """Ranks, `msrl eval` and `--resume` use the run's copies, wherever the run is."""
-    source = (ROOT / "docs" / "examples" / "reinforce.py").read_text()
-    torso = "from mindspore_rl.rl.networks import MLP"
-    assert torso in source
-    here = write(
-        tmp_path / "here",
-        mine=source.replace(torso, "from parts import MLP"),
-        parts="from nets import MLP",
-        nets_=torso,
-    )
-    steps = ["num_steps=16", "--num-envs", "4", "--quiet", "--total-steps"]
-    train = ["train", str(here / "mine.py"), "--workers", "2", *steps, "200"]
-    assert cli.main([*train, "--run-dir", str(tmp_path / "run")]) == 0
-    shutil.rmtree(here)
-    run = (tmp_path / "run").rename(tmp_path / "moved")
-    for arguments in (
-        ["eval", str(run), "--episodes", "2"],
-        ["train", "--resume", str(run), "--run-dir", str(tmp_path / "next"), *steps, "300"],
-    ):
-        done = msrl(*arguments, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "next" / "program" / "parts.py").exists()
 
 
 def test_a_copy_has_the_files_that_a_string_names(tmp_path):

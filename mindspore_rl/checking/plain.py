@@ -165,7 +165,8 @@ def plain_run(
     signs = np.random.default_rng(1)
     program = read(trainer)
     reference = Reference(trainer, iterations, keep, snapshot, program.marks, lag)
-    reference.draws = draws_of(program)
+    marked = read(trainer, program.marks).marked.items()
+    reference.draws = draws_of(program) | {name: Draws(*call) for name, call in marked}
     reference.run()
     run.env_steps = int(reference._env_steps)
     return run

@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import __version__, config, programs
-from mindspore_rl.cli import (
-    board,
-    commands,
-    completion,
-    dataset,
-    listing,
-    predict,
-    replay,
-    sweep,
-)
+from mindspore_rl.cli import board, commands, completion, dataset, listing, predict, replay, sweep
 from mindspore_rl.cli import check as checking
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor

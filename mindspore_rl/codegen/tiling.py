@@ -14,13 +14,7 @@ import numpy as np
 
 from mindspore_rl.codegen.cfg import Block, give_parts, origin, outputs, substitute, tensors
 from mindspore_rl.codegen.effects import needs_of
-from mindspore_rl.codegen.ops.batch_rules import (
-    BY_ROWS,
-    CONVOLUTIONS,
-    SUM,
-    has_rows,
-    rule_of,
-)
+from mindspore_rl.codegen.ops.batch_rules import BY_ROWS, CONVOLUTIONS, SUM, has_rows, rule_of
 from mindspore_rl.codegen.ops.convolution import operations
 from mindspore_rl.codegen.ops.elementwise import ELEMENTWISE
 from mindspore_rl.codegen.ops.matmul import PANEL, PRODUCTS, SQUARE, turned

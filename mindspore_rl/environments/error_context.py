@@ -37,10 +37,7 @@ class GuardedVector:
     """
 
     def __init__(
-        self,
-        environment: VectorEnvironment,
-        env_indices: range,
-        note: Callable[[np.ndarray], None],
+        self, environment: VectorEnvironment, env_indices: range, note: Callable[[np.ndarray], None]
     ) -> None:
         self._environment, self._indices, self._note = environment, env_indices, note
         self.spec: EnvironmentSpec = environment.spec

@@ -71,11 +71,7 @@ class PettingZooVector(LoopVector):
     """
 
     def __init__(
-        self,
-        name: str,
-        env_indices: range,
-        seed: int,
-        maker: Callable[[], Any] | None = None,
+        self, name: str, env_indices: range, seed: int, maker: Callable[[], Any] | None = None
     ) -> None:
         envs = [_make(name, maker) for _ in env_indices]
         self._agents = _in_teams(envs[0].possible_agents)

@@ -141,10 +141,7 @@ class Choice(Bandit):
     """
 
     spec = dataclasses.replace(
-        _spec("probe:choice", 3, 3.0),
-        obs_shape=(5,),
-        action_space=Discrete(4),
-        action_mask=True,
+        _spec("probe:choice", 3, 3.0), obs_shape=(5,), action_space=Discrete(4), action_mask=True
     )
     pairs = np.array([[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 0, 1]])
 

@@ -249,7 +249,15 @@ def _of_user(name: str, built: Any, *arguments: Any) -> Any:
     except EnvironmentFailure:
         raise
     except RAISED as error:  # the user's own code
-        text = f"{name} could not be made: {described(error)}"
+        hint = ""
+        if arguments and not isinstance(getattr(built, "spec", None), EnvironmentSpec):
+            hint = (
+                "; it is no gymnasium.Env, gym.Env or ParallelEnv of PettingZoo, and so is called "
+                "with env_indices and seed, to make a batch of environments with a spec: inherit "
+                "from one of these (an AECEnv: name a function parallel_env that returns "
+                "aec_to_parallel(...); a VectorEnv: name one of its environments)"
+            )
+        text = f"{name} could not be made: {described(error)}{hint}"
         raise EnvironmentFailure(text) from error
     of_python = ("get_state", "close") if arguments else ()
     missing = [part for part in ("reset", "step", *of_python) if not hasattr(environment, part)]

@@ -14,23 +14,11 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.performance import device_model
 from mindspore_rl.performance.cluster import Cluster
-from mindspore_rl.performance.predict import (
-    Prediction,
-    Say,
-    link_between,
-    machine_costs,
-    predict,
-)
+from mindspore_rl.performance.predict import Prediction, Say, link_between, machine_costs, predict
 from mindspore_rl.plan.traffic import predict as predict_traffic
 from mindspore_rl.platform import resources
 from mindspore_rl.platform.stdio import say
-from mindspore_rl.policy import (
-    ASYNCHRONOUS,
-    SYNCHRONOUS,
-    WORKERS,
-    DistributionPolicy,
-    Schedule,
-)
+from mindspore_rl.policy import ASYNCHRONOUS, SYNCHRONOUS, WORKERS, DistributionPolicy, Schedule
 
 REPEATABLE = 1.1
 """Factor by which an asynchronous candidate must be faster: the others compute the same values in

@@ -367,7 +367,7 @@ def _wait(seconds: float) -> None:
 
 
 def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
-    """Returns the job from its newest checkpoint, or from the start if there is none."""
+    """Returns the job from its newest checkpoint, or as it began if it has come no further."""
     if not checkpoint.list_checkpoints(run_dir / checkpoint.FOLDER):
         return plan, options
     try:
@@ -375,6 +375,8 @@ def _restarted(plan: Any, options: Any, run_dir: Path) -> tuple[Any, Any]:
     except CheckpointError as error:
         say(str(error))
         return plan, options
+    if done["env_steps"] == options.start_steps:
+        return plan, options  # the run's log begins there, and this checkpoint will be removed
     arrivals_log.keep(run_dir, run_dir, done["env_steps"])
     plan = dataclasses.replace(plan, resume=str(path))
     save_plan(plan, run_dir)

@@ -372,9 +372,7 @@ PRIMITIVES = _table(
     _each("Conv2D", "convolves", kernel="convolution"),
     _each("Conv2DExt Convolution", "convolves"),
     _each(
-        "Conv2DBackpropFilter Conv2DBackpropInput Conv2DTranspose",
-        "unknown",
-        kernel="convolution",
+        "Conv2DBackpropFilter Conv2DBackpropInput Conv2DTranspose", "unknown", kernel="convolution"
     ),
     _each("MaxPool MaxPoolWithArgmaxV2", "by_batch", kernel="max_pool"),
     _each("MaxPoolGrad MaxPoolGradWithArgmaxV2", "unknown", kernel="max_pool"),

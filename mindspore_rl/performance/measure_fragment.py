@@ -37,13 +37,7 @@ from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, RECEIVE, SEND, STAGE, Profile
 from mindspore_rl.runtime.profile_recorder import ProfiledCommunicator as Profiled
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
-from mindspore_rl.runtime.rank.messenger import (
-    BYTES_TAG,
-    CONTINUE,
-    CONTROL_TAG,
-    RECORDS_TAG,
-    STOP,
-)
+from mindspore_rl.runtime.rank.messenger import BYTES_TAG, CONTINUE, CONTROL_TAG, RECORDS_TAG, STOP
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker import end_with_parent
 

@@ -338,21 +338,24 @@ def _picked(table: Table, order: Order, count: int) -> tuple[np.ndarray, ...]:
     )
 
 
-def importance_weights(probabilities: np.ndarray, records: int, exponent: float) -> np.ndarray:
+def importance_weights(
+    probabilities: np.ndarray, exponent: float, least: float | None = None
+) -> np.ndarray:
     """Returns importance-sampling weights `(N P(i))^-beta`, divided by the largest of the batch.
 
-    Schaul et al. 2016, "Prioritized experience replay", section 3.4.
+    Schaul et al. 2016, "Prioritized experience replay", section 3.4. N, the number of records,
+    cancels out.
 
     Args:
         probabilities: `[B]`, of each draw.
-        records: N, number of records that could be drawn.
         exponent: beta.
+        least: the smallest probability in the batch, if these are a part of it.
 
     Returns: `[B] float32`, at most 1.
     """
     check_exponent(exponent)
-    weights = (records * probabilities) ** -exponent
-    return (weights / weights.max()).astype(np.float32)
+    least = probabilities.min() if least is None else least
+    return ((probabilities / least) ** -exponent).astype(np.float32)
 
 
 def windows(key: Key, lengths: np.ndarray, window: int) -> np.ndarray:

@@ -32,16 +32,25 @@ def as_array(name: str, value: Any, dtype: str) -> np.ndarray:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
         array = np.asarray(value)
-        if not isinstance(value, Sequence | numbers.Number):
+        narrower = array.dtype.kind == "c" and np.dtype(dtype).kind != "c"
+        if not isinstance(value, Sequence | numbers.Number) or narrower:
             return array
         cast = array.astype(dtype)  # Python numbers became int64 or float64
-        return cast if cast.dtype.kind in "fc" or (cast == array).all() else array
+        return cast if cast.dtype.kind in "fc" or np.array_equal(cast, array) else array
     except (TypeError, ValueError, RuntimeError, BufferError, OverflowError) as error:
         kind = f"{type(value).__module__}.{type(value).__name__}"
         raise ReplayError(
-            f"{name} is a {kind} that NumPy cannot view ({error}); expected {dtype} in the CPU's "
-            "memory and without gradients, such as tensor.detach().cpu()"
+            f"{name} is a {kind} that NumPy cannot view ({str(error).partition(chr(10))[0]}); "
+            f"expected {dtype} in the CPU's memory and without gradients, such as "
+            "tensor.detach().cpu()"
         ) from error
+
+
+def shown(values: Any) -> str:
+    """Writes numbers in one line, of many only the first and the last ones."""
+    if not isinstance(values, np.ndarray):
+        return repr(values)
+    return " ".join(np.array2string(values, threshold=16, separator=", ").split())
 
 
 def check_kind(what: str, value: object, kind: type) -> None:
@@ -54,9 +63,11 @@ def check_kind(what: str, value: object, kind: type) -> None:
 def path_of(path: Any) -> Path:
     """Returns the path of a table's file. Raises: ReplayError: it is no path."""
     try:
-        return Path(path)
+        if "\0" not in str(found := Path(path)):
+            return found
     except TypeError:
-        raise ReplayError(f"the path of a replay table is {path!r}, expected text") from None
+        pass
+    raise ReplayError(f"the path of a replay table is {path!r}, expected text without \\0")
 
 
 def check_names(spec: TableSpec, columns: Mapping[str, Any]) -> None:
@@ -126,7 +137,7 @@ def check_priorities(
         )
     found = np.ascontiguousarray(array, np.float64)
     if not (found >= 0).all() or not np.isfinite(found).all():
-        raise ReplayError(f"priorities are {found}, expected finite numbers from 0 on")
+        raise ReplayError(f"priorities are {shown(found)}, expected finite numbers from 0 on")
     check_exponent(exponent)
     if not spec.weighted and not any_table:
         raise ReplayError(
@@ -145,5 +156,5 @@ def whole_numbers(name: str, values: Any) -> np.ndarray:
     """Returns numbers of lanes or records, `[N] int64`. Raises: ReplayError."""
     array = as_array(name, values, "int64")
     if array.ndim != 1 or array.dtype.kind not in "iuf" or (array != np.rint(array)).any():
-        raise ReplayError(f"{name} are {values!r}, expected a list of whole numbers")
+        raise ReplayError(f"{name} are {shown(values)}, expected a list of whole numbers")
     return np.ascontiguousarray(array, np.int64)

@@ -24,11 +24,7 @@ class HostView(Records):
     """
 
     def __init__(
-        self,
-        spec: TableSpec,
-        tables: Mapping[int, Table],
-        blocks: Sequence[slice],
-        rank: int,
+        self, spec: TableSpec, tables: Mapping[int, Table], blocks: Sequence[slice], rank: int
     ) -> None:
         super().__init__(spec)
         self._rank = rank

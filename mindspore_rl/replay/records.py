@@ -8,7 +8,7 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, in_parts, pointers
-from mindspore_rl.replay.given import check_buffers, whole_numbers
+from mindspore_rl.replay.given import check_buffers, shown, whole_numbers
 from mindspore_rl.replay.spec import TableSpec
 
 
@@ -107,7 +107,7 @@ class Records:
         if first is not None:
             first = whole_numbers("first steps", first).astype(np.int32)
             if first.shape != ids.shape or (first < 0).any():
-                raise ReplayError(f"windows begin at {first}, expected {len(ids)} from 0 on")
+                raise ReplayError(f"windows begin at {shown(first)}, expected {len(ids)} from 0 on")
         return self.copy(ids, first, Buffers(self.spec, out, len(ids)))
 
     def copy(

@@ -39,8 +39,8 @@ class SampledBatch(Drawn):
         return self.columns[name]
 
     def importance_weights(self, exponent: float) -> np.ndarray:
-        """See `importance_weights`; the number of records cancels out. Returns `[N] float32`."""
-        return importance_weights(self.probabilities, 1, exponent)
+        """See `draws.importance_weights`. Returns: `[N] float32`."""
+        return importance_weights(self.probabilities, exponent)
 
 
 class Sampler:

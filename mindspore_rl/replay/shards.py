@@ -16,7 +16,7 @@ import numpy as np
 
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.draws import Key, Mode, Order, check_draw
-from mindspore_rl.replay.given import check_priorities, whole_numbers
+from mindspore_rl.replay.given import check_priorities, shown, whole_numbers
 from mindspore_rl.replay.host_view import to_part
 from mindspore_rl.replay.records import Buffers
 from mindspore_rl.replay.sharded_draws import ShardedDraws
@@ -151,7 +151,8 @@ class ShardedTable(ShardedDraws):
         values = check_priorities(self.spec, priorities, len(ids), exponent)
         if (ids < 0).any():
             raise ReplayError(
-                f"ids {ids} have priorities {values}, expected one of each id from 0 on"
+                f"ids {shown(ids)} have priorities {shown(values)}, expected one of each id "
+                "from 0 on"
             )
         places = ids % (self.spec.lanes * self.spec.capacity)
         holders = self._holders[places // self.spec.capacity]

@@ -173,7 +173,8 @@ class TableSpec:
             ("slack", (1 + ratio) / 2 if ratio else 0),
         ):
             value, whole = getattr(self, name), name not in ("samples_per_insert", "slack")
-            if not isinstance(value, int if whole else (int, float)) or not least <= value < 2**63:
+            number = isinstance(value, int if whole else (int, float)) and value is not True
+            if not number or not least <= value < 2**63:
                 raise ReplayError(
                     f"{name} of a replay table is {value}, expected at least {least:g}"
                     f"{' and whole' if whole else ''}"

@@ -33,15 +33,7 @@ from mindspore_rl.replay.bindings import functions
 from mindspore_rl.replay.given import check_kind, check_priorities, path_of, whole_numbers
 from mindspore_rl.replay.pinned_memory import PageLock
 from mindspore_rl.replay.records import Records
-from mindspore_rl.replay.spec import (
-    ENTRY,
-    FIRST,
-    LANE,
-    LIMIT,
-    TableSpec,
-    check_same,
-    described,
-)
+from mindspore_rl.replay.spec import ENTRY, FIRST, LANE, LIMIT, TableSpec, check_same, described
 from mindspore_rl.replay.weights import LARGEST
 
 PIECE_BYTES = 1 << 22

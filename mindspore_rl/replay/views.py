@@ -1,5 +1,6 @@
 """Views of records as batches: n-step transitions, and masks of windows."""
 
+import math
 import numbers
 from dataclasses import dataclass
 
@@ -40,11 +41,14 @@ class NStep:
         for name, kind, expected in (
             ("steps", numbers.Integral, "a whole number"),
             ("gamma", numbers.Real, "a number"),
+            ("reward", str, "a name"),
             ("stride", numbers.Integral, "a whole number"),
             ("ends", tuple, "a tuple of names"),
             ("last", tuple, "a tuple of names"),
         ):
-            if not isinstance(value := getattr(self, name), kind):
+            value = getattr(self, name)
+            names = value if kind is tuple else ()
+            if not isinstance(value, kind) or not all(isinstance(one, str) for one in names):
                 raise ReplayError(f"{name} of n-step transitions is {value!r}, expected {expected}")
 
 
@@ -69,10 +73,11 @@ def n_step(
     check_kind("table", table, Table)
     check_kind("view", view, NStep)
     spec = table.spec
-    if spec.length > 1 or view.steps < 1 or view.stride < 1:
+    within = 1 <= view.steps < 1 << 31 and 1 <= view.stride < 1 << 31
+    if spec.length > 1 or not within or not math.isfinite(view.gamma):
         raise ReplayError(
-            f"{view.steps} steps (stride {view.stride}) are to be viewed in records of "
-            f"{spec.length}; expected at least 1, in records of 1"
+            f"{view.steps} steps (stride {view.stride}, gamma {view.gamma}) are to be viewed in "
+            f"records of {spec.length}; expected 1 to 2^31 - 1 and a finite gamma, in records of 1"
         )
     names = [column.name for column in spec.columns]
     scalars = {c.name: c.dtype for c in spec.columns if not c.shape}
@@ -107,7 +112,9 @@ def window_mask(lengths: np.ndarray, first: np.ndarray, window: int) -> np.ndarr
 
     Returns: `[N, T] bool`.
     """
-    if not isinstance(window, numbers.Integral):
-        raise ReplayError(f"a window of {window!r} steps, expected a whole number")
-    left = whole_numbers("lengths", lengths) - whole_numbers("first steps", first)
-    return np.arange(window) < left[:, None]
+    if not isinstance(window, numbers.Integral) or window < 0:
+        raise ReplayError(f"a window of {window!r} steps, expected a whole number from 0 on")
+    steps, starts = whole_numbers("lengths", lengths), whole_numbers("first steps", first)
+    if len(steps) != len(starts):
+        raise ReplayError(f"{len(steps)} lengths and {len(starts)} first steps, expected as many")
+    return np.arange(window) < (steps - starts)[:, None]

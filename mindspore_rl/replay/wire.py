@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mindspore_rl.replay.draws import importance_weights
 from mindspore_rl.replay.spec import TableSpec
 
 ROW = np.dtype([("ids", "i8"), ("probabilities", "f8"), ("lengths", "i4"), ("first", "i4")])
@@ -31,11 +32,8 @@ class BatchShare:
     least: float
 
     def importance_weights(self, exponent: float) -> np.ndarray:
-        """Returns importance weights, `[N] float32`, relative to the largest of the whole batch.
-
-        See `draws.importance_weights`. The number of records cancels out.
-        """
-        return ((self.probabilities / self.least) ** -exponent).astype(np.float32)
+        """See `draws.importance_weights`, relative to the whole batch. Returns: `[N] float32`."""
+        return importance_weights(self.probabilities, exponent, self.least)
 
 
 def message_bytes(spec: TableSpec, rows: int, window: int) -> int:

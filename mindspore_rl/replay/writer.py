@@ -14,9 +14,11 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.bindings import functions, pointers
 from mindspore_rl.replay.given import (
     check_columns,
+    check_exponent,
     check_kind,
     check_names,
     check_priorities,
+    shown,
     whole_numbers,
 )
 from mindspore_rl.replay.rate_limiter import NO_WAIT, Wait, inserts_held, until
@@ -109,7 +111,10 @@ class Writer:
             lengths = np.full(count, spec.length)
         lengths = whole_numbers("lengths", lengths).astype(np.int32)
         if lengths.shape != (count,) or not ((lengths > 0) & (lengths <= spec.length)).all():
-            raise ReplayError(f"lengths are {lengths}, expected {count} of 1 to {spec.length}")
+            raise ReplayError(
+                f"lengths are {shown(lengths)}, expected {count} of 1 to {spec.length}"
+            )
+        check_exponent(exponent)
         values = None
         if priorities is not None:
             values = check_priorities(spec, priorities, count, exponent)
@@ -184,7 +189,7 @@ class Writer:
         if not self.lanes:
             raise ReplayError("a writer is used that was closed, or has no lanes")
         if not self.lanes.issuperset(found.tolist()):
-            raise ReplayError(f"lanes are {found}, expected some of {sorted(self.lanes)}")
+            raise ReplayError(f"lanes are {shown(found)}, expected some of {sorted(self.lanes)}")
         return found.astype(np.int32)
 
     def _full(self, lane: int) -> ReplayError:

@@ -38,11 +38,7 @@ class Curiosity(nn.Cell):
         self.features, self.inverse, self.model = (
             MLP(sizes[0], hidden, sizes[1], 1.0, seed, index, activation="relu")
             for sizes, index in zip(
-                (
-                    (size, features),
-                    (2 * features, num_actions),
-                    (features + num_actions, features),
-                ),
+                ((size, features), (2 * features, num_actions), (features + num_actions, features)),
                 indices,
                 strict=True,
             )

@@ -9,6 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partialmethod
+from itertools import groupby
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -18,13 +19,7 @@ from mindspore import Tensor, ops
 from mindspore_rl.api import bound_to_act
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.rl import operators, random
-from mindspore_rl.rl.operators import (
-    leaves,
-    minibatch_rows,
-    put_into,
-    reduce_samples,
-    take_rows,
-)
+from mindspore_rl.rl.operators import leaves, minibatch_rows, put_into, reduce_samples, take_rows
 from mindspore_rl.rl.records import is_record
 
 
@@ -45,9 +40,14 @@ class Environments(Protocol):
 
 
 class Draws(NamedTuple):
-    """A call of the program that draws random numbers: its line, and its turns an iteration."""
+    """A call of the program that draws random numbers.
 
-    line: int
+    Attributes:
+        lines: of the calls that lead there, the innermost last.
+        rows: its turns an iteration; 0 for a call that has a mark alone.
+    """
+
+    lines: tuple[int, ...]
     rows: int
 
 
@@ -154,8 +154,9 @@ class PlainLoop(ABC):
         return self.trainer.learner.learn(self, *args)
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
-        if is_record(values[0]):
-            self._records[into if keep else None] = values[0]
+        if any(isinstance(value, tuple) or is_record(value) for value in values):
+            one = len(values) == 1 and is_record(values[0])
+            self._records[into if keep else None] = values[0] if one else values
             values = tuple(leaves(values))
         if keep:
             self._keep(values, keep // self.num_envs, into)
@@ -188,7 +189,9 @@ class PlainLoop(ABC):
         rest = iter(columns)
         record = put_into(self._records[of], rest)
         more = tuple(rest)
-        return (record, *more) if more else record
+        if is_record(self._records[of]):
+            return (record, *more) if more else record
+        return (*record, *more)
 
     def uniform(self, count: int, size: int) -> Tensor:
         return operators.uniform(self._noise("uniform", self._each(count) * size), size)
@@ -236,25 +239,28 @@ class PlainLoop(ABC):
 
     def _site(self, purpose: str, asker: FrameType | None) -> str:
         """Names a call site: its purpose and its number in the program, see `draws`."""
-        place: list = []
+        frames: list[FrameType] = []
         frame = asker
         while frame is not None and frame.f_code is not PlainLoop.run.__code__:
-            place.append((frame.f_code, frame.f_lasti))
+            frames.append(frame)
             frame = frame.f_back
         sites = self._sites.setdefault(purpose, {})
-        if tuple(place) not in sites:
-            sites[tuple(place)] = self._number(purpose, asker, {*sites.values()})
-        return f"{purpose}#{sites[tuple(place)]}"
+        place = tuple((frame.f_code, frame.f_lasti) for frame in frames)
+        if place not in sites:
+            sites[place] = self._number(purpose, frames, {*sites.values()})
+        return f"{purpose}#{sites[place]}"
 
-    def _number(self, purpose: str, frame: FrameType | None, others: set[int]) -> int:
-        """Returns the number of a new site; by its line in the user's file, if that is known."""
-        while frame is not None and frame.f_globals["__name__"].startswith(__package__):
-            frame = frame.f_back
-        line = frame.f_lineno if frame else 0
+    def _number(self, purpose: str, frames: list[FrameType], others: set[int]) -> int:
+        """Returns the number of a new site; by its lines in the user's file, if they are known."""
+        outside = (f for f in frames if not f.f_globals["__name__"].startswith(__package__))
+        lines = tuple(line for line, _ in groupby(f.f_lineno for f in outside))[::-1]
         limit = len(others) + len(self.draws) + 1
         free = [number for number in range(1, limit + 1) if number not in others]
-        known = ((number, self.draws.get(f"{purpose}#{number}")) for number in free)
-        return next((number for number, draw in known if draw and draw.line == line), free[0])
+        known = {number: self.draws.get(f"{purpose}#{number}") for number in free}
+        there = {number: draw.lines for number, draw in known.items() if draw}
+        same = [number for number in there if there[number] == lines]
+        alike = [number for number in there if there[number][-1:] == lines[-1:]]
+        return next(iter([*same, *alike, *free]))
 
     def _step(self, site: str) -> int:
         """Numbers a site's calls over the whole run; every iteration has as many."""

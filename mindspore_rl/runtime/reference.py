@@ -22,11 +22,7 @@ from mindspore_rl.replay.across import ACROSS, drawn_across, drawn_whole
 from mindspore_rl.replay.rings import Rings
 from mindspore_rl.replay.weights import ONE
 from mindspore_rl.rl import operators
-from mindspore_rl.rl.operators import (
-    gradient_function,
-    leaves,
-    to_array,
-)
+from mindspore_rl.rl.operators import gradient_function, leaves, to_array
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
 from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged

@@ -107,10 +107,7 @@ def _other_arrays(meta: dict[str, Any], plan: Plan) -> list[str]:
     kinds = ("parameters/", "variables/")
     saved = {name: tuple(entry[1]) for name, entry in meta["arrays"].items()}
     saved = {name: shape for name, shape in saved.items() if name.startswith(kinds)}
-    for (
-        name,
-        value,
-    ) in plan.carried.items():  # a new number of environments resets theirs
+    for name, value in plan.carried.items():  # a new number of environments resets theirs
         key, axis = f"variables/{name}", value.axis
         if axis is not None and key in saved and meta["num_envs"] != plan.num_envs:
             saved[key] = (*saved[key][:axis], value.shape[axis], *saved[key][axis + 1 :])

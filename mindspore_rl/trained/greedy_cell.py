@@ -35,12 +35,7 @@ class GreedyCell(nn.Cell):
     """
 
     def __init__(
-        self,
-        actor: Any,
-        spec: EnvironmentSpec,
-        obs: np.ndarray,
-        asked: list[Asked],
-        of_more: Asked,
+        self, actor: Any, spec: EnvironmentSpec, obs: np.ndarray, asked: list[Asked], of_more: Asked
     ) -> None:
         super().__init__(auto_prefix=False)
         name = type(actor).__name__

@@ -187,10 +187,7 @@ class Run:
         return np.array(returns)
 
     def plot(
-        self,
-        metric: str = "mean_return",
-        over: str = "env_steps",
-        output: str | Path | None = None,
+        self, metric: str = "mean_return", over: str = "env_steps", output: str | Path | None = None
     ) -> Any:
         """Draws a learning curve, as `msrl plot` does.
 

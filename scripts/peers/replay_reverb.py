@@ -54,10 +54,7 @@ def insert(writer, record, priority=1.0):
 def reader(address, workers, in_flight):
     """Return a function that reads the next batch."""
     data = reverb.TrajectoryDataset.from_table_signature(
-        address,
-        "t",
-        max_in_flight_samples_per_worker=in_flight,
-        num_workers_per_iterator=workers,
+        address, "t", max_in_flight_samples_per_worker=in_flight, num_workers_per_iterator=workers
     )
     batch = data.padded_batch if args.kind == "lengths" else data.batch
     batches = iter(batch(args.batch, drop_remainder=True).prefetch(1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PPO, A2C, SAC, TD3 or DQN of Stable-Baselines3, or of SBX, as configured by algorithms/*.py.
+"""PPO, A2C, SAC, TQC, TD3, DDPG, DQN or QR-DQN of Stable-Baselines3, or of SBX, as configured.
 
     .peers/torch/bin/python scripts/peers/sb3.py '{"library": "sb3", "algorithm": "ppo", ...}'
 
@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import sb3_contrib
 import stable_baselines3
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
@@ -103,22 +104,35 @@ def off_policy(config: dict[str, Any], env: Any) -> Any:
         "seed": config["seed"],
         "device": "cpu",
     }
-    library = library_of(config)
-    if config["algorithm"] == "dqn":
+    library, algorithm = library_of(config), config["algorithm"]
+    if algorithm in ("dqn", "qr_dqn"):
+        arguments["gradient_steps"] = config["updates"]
         if config["library"] == "sb3":  # SBX does not clip gradients
             arguments["max_grad_norm"] = config["max_grad_norm"]
-        return library.DQN("MlpPolicy", env, gradient_steps=config["updates"], **arguments)
-    if config["algorithm"] == "sac":
-        updates, tau = config["updates"], config["tau"]
-        return library.SAC("MlpPolicy", env, tau=tau, gradient_steps=updates, **arguments)
+        if algorithm == "dqn":
+            return library.DQN("MlpPolicy", env, **arguments)
+        arguments["policy_kwargs"]["n_quantiles"] = config["quantiles"]
+        return sb3_contrib.QRDQN("MlpPolicy", env, **arguments)
+    arguments["tau"] = config["tau"]
+    if algorithm == "sac":
+        arguments["gradient_steps"] = config["updates"]
+        if not config["quantiles"]:
+            return library.SAC("MlpPolicy", env, **arguments)
+        arguments["policy_kwargs"]["n_quantiles"] = config["quantiles"]
+        arguments["top_quantiles_to_drop_per_net"] = config["dropped"]
+        make = sb3_contrib.TQC if config["library"] == "sb3" else library.TQC
+        return make("MlpPolicy", env, **arguments)
     shape = env.action_space.shape
     arguments |= {
-        "tau": config["tau"],
+        "gradient_steps": config["policy_updates"] * config["policy_delay"],
+        "action_noise": NormalActionNoise(np.zeros(shape), np.full(shape, config["exploration"])),
+    }
+    if not config["twin"]:
+        return library.DDPG("MlpPolicy", env, **arguments)
+    arguments |= {
         "policy_delay": config["policy_delay"],
         "target_policy_noise": config["smoothing"],
         "target_noise_clip": config["most_smoothing"],
-        "gradient_steps": config["policy_updates"] * config["policy_delay"],
-        "action_noise": NormalActionNoise(np.zeros(shape), np.full(shape, config["exploration"])),
     }
     return library.TD3("MlpPolicy", env, **arguments)
 
@@ -136,7 +150,7 @@ def main() -> None:
             norm_reward=config["normalise_reward"],
             gamma=config["gamma"],
         )
-    make = off_policy if config["algorithm"] in ("sac", "td3", "dqn") else on_policy
+    make = off_policy if config["algorithm"] in ("sac", "td3", "dqn", "qr_dqn") else on_policy
     model = make(config, env)
     marks = Marks(config.get("stop_return"))
     model.learn(config["total_steps"], callback=marks)

@@ -309,8 +309,10 @@ SEEDS = (1, 2, 3)
 SB3S_SAC = {"updates": 1, "learning_rate": 3e-4, "learning_starts": 100}
 """SB3's own settings."""
 TD3 = {"hidden": [256, 256], "batch_size": 256, "policy_updates": 1, "learning_starts": 1000}
-DQN = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
-DQN |= {"n_step": 1, "double_q": False}  # SB3 and SBX have no double Q-learning
+DDPG = {"twin": False, "policy_delay": 1, "smoothing": 0.0}
+QR_DQN = {"updates": 80, "batch_size": 64, "learning_starts": 1000, "hidden": [120, 84]}
+QR_DQN |= {"n_step": 1}
+DQN = QR_DQN | {"double_q": False}  # SB3 and SBX have no double Q-learning
 
 
 def _beside_jax_all() -> list[Row]:
@@ -439,9 +441,12 @@ def rows() -> list[Row]:
     a2c, dqn = Task("a2c", "CartPole-v1", 8, 5), Task("dqn", "CartPole-v1", 8, 10, DQN)
     sac = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC)
     td3 = Task("td3", "HalfCheetah-v4", 1, 2, TD3)
+    tqc = Task("sac", "HalfCheetah-v4", 1, 1, SB3S_SAC | {"quantiles": 25})
+    ddpg = Task("td3", "HalfCheetah-v4", 1, 1, TD3 | DDPG)
+    qr_dqn = Task("qr_dqn", "CartPole-v1", 8, 10, QR_DQN)
     starts = {"MultipleLearners": "CartPole-v1", "GPUOnly": "graph:CartPole-v1"}.items()
     each = "one environment, an update of 256 a step"
-    nets = "DQN CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
+    nets = "{} CartPole, 8 x 10, networks of 120-84, an update of 64 a step"
     return [
         *(
             _beside_all(
@@ -459,7 +464,10 @@ def rows() -> list[Row]:
         _row("a2c", "A2C CartPole, gym, 8 x 5", a2c, _either(a2c.sb3()), Target(6.0)),
         _row("sac", f"SAC HalfCheetah-v4, {each}", sac, _sb3s(sac), Target(2.0, 3.0)),
         _row("td3", f"TD3 HalfCheetah-v4, {each}", td3, _sb3s(td3), Target(2.0, 3.0)),
-        _row("dqn", nets, dqn, _sb3s(dqn), Target(3.0, 4.0)),
+        _row("tqc", f"TQC HalfCheetah-v4, {each}", tqc, _sb3s(tqc), Target(1.0)),
+        _row("ddpg", f"DDPG HalfCheetah-v4, {each}", ddpg, _sb3s(ddpg), Target(1.0)),
+        _row("dqn", nets.format("DQN"), dqn, _sb3s(dqn), Target(3.0, 4.0)),
+        _row("qr-dqn", nets.format("QR-DQN"), qr_dqn, _either(qr_dqn.sb3()), Target(1.0)),
         _transformer(),
         *_learnt(),
         *(_start(policy, env, cold) for policy, env in starts for cold in (False, True)),

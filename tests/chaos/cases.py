@@ -209,9 +209,7 @@ INTERRUPTED = Case(
 )
 SIGNAL_9 = ("killed by signal 9", LAST_GOOD)
 KILLED = Case(
-    *("ends", "a killed rank", COARSE, signal.SIGKILL, "rank 0"),
-    code=1,
-    said=("actor", *SIGNAL_9),
+    *("ends", "a killed rank", COARSE, signal.SIGKILL, "rank 0"), code=1, said=("actor", *SIGNAL_9)
 )
 NAN = Case(
     *("ends", "NaN", (*COARSE, "learning_rate=1e30", "update_epochs=2")),

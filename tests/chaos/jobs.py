@@ -313,7 +313,10 @@ class Job:
         found += [str(path) for path in set(TEMPORARY.glob(MPI_FILES)) - self._left]
         own = f"msrl-{os.getuid()}"  # locks of cores, which remain
         found += [str(path) for path in self.temporary.iterdir() if path.name != own]
-        return found + [str(path) for path in self.folder.rglob("*.tmp")]
+        found += [str(path) for path in self.folder.rglob("*.tmp")]
+        if self.process.returncode == -signal.SIGKILL:  # the next start removes its folders
+            found = [path for path in found if not Path(path).match("msrl-*.tmp")]
+        return found
 
     def kill(self) -> None:
         """Ends all of its processes."""

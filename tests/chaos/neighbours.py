@@ -242,11 +242,7 @@ def damaged_checkpoint(place: Place, cells: str) -> str:
 
 @contextlib.contextmanager
 def hosts(
-    place: Place,
-    number: int,
-    delay_ms: float | None = None,
-    loss: float = 0.0,
-    ssh: bool = False,
+    place: Place, number: int, delay_ms: float | None = None, loss: float = 0.0, ssh: bool = False
 ):
     """Context: some hosts, and a function that makes a job on them."""
     if reason := network_hosts.why_not(ssh):

@@ -81,12 +81,7 @@ WORKS = (
     MINDSPORE,
 )
 LONG = {
-    cells: Work(
-        f"GPUOnly in the graph, {cells}",
-        (*PPO, "GPUOnly"),
-        cells,
-        length=length,
-    )
+    cells: Work(f"GPUOnly in the graph, {cells}", (*PPO, "GPUOnly"), cells, length=length)
     for cells, length in (("native", 20_000), ("mindspore", 600))
 }
 """Jobs that live through many restarts."""

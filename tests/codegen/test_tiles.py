@@ -124,10 +124,7 @@ CASES = {
     "likelihood": (lambda: Learn(Layers(16), likelihood), [_floats(ROWS, 4), INDEX]),
     "normalised": (lambda: Learn(Layers(16), normalised), [_floats(ROWS, 4), _floats(ROWS, 3)]),
     "agents": (lambda: Learn(Layers(), agents), [_floats(ROWS, 5, 4), _floats(ROWS, 3)]),
-    "chosen": (
-        lambda: Learn(Layers(16), chosen),
-        [_floats(3, 4), INDEX, _floats(ROWS, 3)],
-    ),
+    "chosen": (lambda: Learn(Layers(16), chosen), [_floats(3, 4), INDEX, _floats(ROWS, 3)]),
     "rows": (Rows, [_floats(ROWS, 4)]),
     "image": IMAGE,
 }

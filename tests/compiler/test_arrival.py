@@ -51,12 +51,3 @@ def test_a_worker_of_two_learns_from_its_own_samples(tmp_path):
     arrays, meta = checkpoint.load(last)
     assert (meta["iteration"], meta["env_steps"]) == (1, 20)
     assert np.array_equal(arrays["counters/iterations"], [1, 1, 1, 1, 1])
-
-
-def test_a_run_repeats_itself(tmp_path):
-    job = asynchronous("a2c", 2, 3, {"staleness": 1}, 2)
-    one, other = (
-        checkpoint.load(inproc.run(job, tmp_path / name)[1])[0] for name in ("one", "other")
-    )
-    for name in one:
-        assert np.array_equal(one[name], other[name]), name

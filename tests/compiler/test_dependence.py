@@ -94,11 +94,7 @@ MIXED = [
     "self.rescaled(0.0 * reward)",
 ]
 """Programs whose results on a share equal those on the whole with the data of trials."""
-NUMBERS_OF_ROWS = [
-    "1 if reward.shape[1] > 100 else 0",
-    "len(reward[0]) > 100",
-    "crowded(reward)",
-]
+NUMBERS_OF_ROWS = ["1 if reward.shape[1] > 100 else 0", "len(reward[0]) > 100", "crowded(reward)"]
 """These read no row, only the number of rows; trials go up to 240 environments."""
 ROW_BY_ROW = [
     "ops.cumsum(reward, 0)",

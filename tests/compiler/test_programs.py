@@ -48,6 +48,7 @@ QUICK = [
     if name in ("two_rollouts", "early_ends")
 ]
 QUICK += [
+    ("early_ends", SCATTERED, "CartPole-v1"),
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),
@@ -81,10 +82,7 @@ CASES += [
 
 @pytest.mark.parametrize(
     ("name", "policy", "environment"),
-    [
-        *QUICK,
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK),
-    ],
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in QUICK)],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
@@ -263,7 +261,7 @@ def test_one_mean_passed_from_cell_to_cell(tmp_path):
                 "    def slow_down(self, means):\n"
                 "        ops.assign(self.optimizer.learning_rate, 0.01 * ops.tanh(means[0]))\n\n"
                 "    def learn",
-            ),
+            )
         ],
     )
     job = inproc.request(program, "MultipleLearners", 1, num_steps=4)

@@ -6,11 +6,7 @@ import pytest
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check
 from mindspore_rl.environments.spaces import Box, Discrete, taken
-from mindspore_rl.errors import (
-    EnvironmentFailure,
-    MissingPackageError,
-    UnknownEnvironmentError,
-)
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, UnknownEnvironmentError
 from tests.commands import ROOT
 
 USERS = """
@@ -126,8 +122,7 @@ NEEDS["Biped"] = NEEDS["Lunar"]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(CONFORM)],
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(CONFORM)]
 )
 def test_they_conform(name):
     for start, packages in NEEDS.items():

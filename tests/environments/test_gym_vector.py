@@ -9,11 +9,7 @@ from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import random_actions
 from mindspore_rl.environments.gym.vector import GymVector
 from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.errors import (
-    EnvironmentFailure,
-    MissingPackageError,
-    NumericsError,
-)
+from mindspore_rl.errors import EnvironmentFailure, MissingPackageError, NumericsError
 from tests.environments.by_hand import ends_by_hand, reset_seed
 
 

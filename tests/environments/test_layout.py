@@ -68,10 +68,7 @@ RIGHT = {"place": np.zeros(2), "cell": 1, "pair": (0.5,)}
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            {"cell": None},
-            r"obs lacks 'cell', expected Dict\(cell: Discrete\(4\), pair: Tuple",
-        ),
+        ({"cell": None}, r"obs lacks 'cell', expected Dict\(cell: Discrete\(4\), pair: Tuple"),
         ({"goal": 1}, "obs has 'goal' too many, expected Dict"),
         ({"cell": 4}, r"obs\['cell'\] is 4, expected 0 to 3 of Discrete\(4\)"),
         ({"cell": 0.5}, r"obs\['cell'\] is float, expected whole numbers: Discrete\(4\)"),

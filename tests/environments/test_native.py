@@ -85,10 +85,7 @@ def test_actions_of_another_type_or_size(corridor):
         env.step(state, Tensor(np.array([0, 1], np.int32)), noise)[0].asnumpy()
 
 
-SOURCES = {
-    "graph:CartPole-v1": "cartpole.cpp",
-    "graph:Pendulum-v1": "pendulum.cpp",
-}
+SOURCES = {"graph:CartPole-v1": "cartpole.cpp", "graph:Pendulum-v1": "pendulum.cpp"}
 DRIVER = r"""
 // A driver whose GPU is this loop: the kernel's arguments are read as the driver reads them.
 #include <cstdio>

@@ -46,6 +46,14 @@ class Unseeded(Drift):
     def reset(self, *, seed=None, options=None):
         return super().reset()
 
+class Shared(Drift):
+    def step(self, action):
+        np.random.random()
+        return super().step(action)
+
+class Neither:
+    pass
+
 class OldReset(Drift):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0]
@@ -113,6 +121,7 @@ def test_what_fails_is_named(own):
     [
         ("Given", "'size'.*options behind its name alone: name a function"),
         ("OldReset", "reset returned array.*expected a pair"),
+        ("Neither", "could not be made.*no gymnasium.Env.*an AECEnv: name a function"),
         ("number", "gave 3, expected an environment: a gym.Env or a gymnasium.Env"),
     ],
 )
@@ -132,6 +141,10 @@ def test_statistics_of_a_wrapper_are_told(own):
     assert "normalise_obs=true" in found
     if own.library == "gymnasium":  # gym's continue in any case
         assert registry.spec(own("frozen")).warning == ""
+
+
+def test_draws_from_a_generator_that_environments_share_are_told(own):
+    assert registry.spec(own("Shared")).warning.startswith("it draws from `random` or `np.random`")
 
 
 def test_check_finds_one_that_ignores_its_seed(own):

@@ -83,10 +83,7 @@ def test_fragments_of_different_kinds_share_a_gpu(train):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "variables", "opened"),
-    [
-        (2, {}, ["0", "1"]),
-        (8, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["4", "6"]),
-    ],
+    [(2, {}, ["0", "1"]), (8, {"CUDA_VISIBLE_DEVICES": "4,6"}, ["4", "6"])],
     ids=["all GPUs", "those that the user leaves"],
 )
 def test_replicas_on_two_gpus_form_a_group(cuda, train, gpus, variables, opened):

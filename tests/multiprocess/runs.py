@@ -12,10 +12,7 @@ TRAIN = (sys.executable, "-m", "mindspore_rl.cli", "train", "--stop-return", "na
 
 
 def start(
-    folder: Path,
-    *arguments: str,
-    algorithm: str = "ppo",
-    environment: dict[str, str] | None = None,
+    folder: Path, *arguments: str, algorithm: str = "ppo", environment: dict[str, str] | None = None
 ) -> subprocess.Popen:
     """Starts a training run in the background, in `folder/run` by default."""
     steps = () if "--total-steps" in arguments else ("--total-steps", "100000000")

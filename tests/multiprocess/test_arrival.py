@@ -150,23 +150,8 @@ def test_a_worker_that_is_ahead_waits_for_no_other_to_choose_its_cells(tmp_path)
 
 
 @pytest.mark.slow
-def test_stale_gradients_of_a_slow_worker_are_dropped(tmp_path, misbehaving):
-    """The others do not wait for it: its late gradients make no update."""
-    job = request(misbehaving("slow"), workers=3, iterations=20, staleness=1, drop_stale=True)
-    outcome, lines = run(job, tmp_path / "run")
-    assert max(line["values"]["staleness_max"] for line in lines) <= 1
-    dropped = sum(line["values"]["dropped"] for line in lines)
-    arrays, _ = checkpoint.load(Path(outcome.checkpoint))
-    slow, *others = arrays["counters/iterations"]
-    assert 0 < dropped <= slow + sum(others)
-    assert slow < max(others)  # on a busy machine another may be as slow
-    assert [line["iteration"] for line in lines] == list(range(1, 21))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "workers", "gather"),
-    [("Central", 2, {}), ("SingleLearnerCoarse", 1, {"gather": 2})],
+    ("policy", "workers", "gather"), [("Central", 2, {}), ("SingleLearnerCoarse", 1, {"gather": 2})]
 )
 def test_resumes_with_other_workers_and_synchronously(
     tmp_path, misbehaving, policy, workers, gather
@@ -202,17 +187,3 @@ def test_a_worker_that_hangs_is_named_with_the_edge_that_waits(tmp_path, misbeha
     assert message.startswith("rank 0 (worker[0]), iteration 2, the environment: no progress")
     assert "edge parameters:update#1 server->worker) waits for rank 2 (server[0])" in message
     assert "Last good checkpoint" in message
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_ends_the_job(tmp_path, misbehaving):
-    plan, _ = theorem.prepare(request(misbehaving("die"), 2, 1000), tmp_path / "run")
-    with pytest.raises(JobFailure, match=r"rank 0 \(worker\[0\]\), iteration 2, .* signal 9"):
-        run_job(plan, tmp_path / "run", OPTIONS)
-
-
-@pytest.mark.slow
-def test_several_updates_an_iteration(tmp_path):
-    outcome, lines = run(request("CartPole-v1", 2, 3, algorithm="ppo"), tmp_path)
-    assert outcome.env_steps >= 36
-    assert max(line["values"]["staleness_max"] for line in lines) <= 4

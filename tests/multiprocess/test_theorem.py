@@ -63,10 +63,7 @@ ALGORITHMS = {
     "qr_dqn": (STARTED | {"target_every": 2}, CARTPOLE),
     "r2d2": (STARTED | SEQUENCES | {"target_every": 2}, CARTPOLE),
     "discrete_sac": (STARTED | {"updates": 4}, CARTPOLE),
-    "muzero": (
-        STARTED | SEARCH | {"updates": 2, "batch_size": 16, "target_every": 2},
-        CARTPOLE,
-    ),
+    "muzero": (STARTED | SEARCH | {"updates": 2, "batch_size": 16, "target_every": 2}, CARTPOLE),
     "dreamer": (IMAGINED | {"updates": 2, "batch_size": 16}, CARTPOLE),
     "sac": (FILLED | {"updates": 4}, PENDULUM),
     "diayn": (FILLED | {"updates": 2}, PENDULUM),

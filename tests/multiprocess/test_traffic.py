@@ -8,7 +8,7 @@ from mindspore_rl.plan.traffic import RECORDS, predict
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.multiprocess import theorem
-from tests.multiprocess.test_theorem import IMAGES, OLDER_IMAGES, PROGRAMS, request_for
+from tests.multiprocess.test_theorem import OLDER_IMAGES, PROGRAMS, request_for
 from tests.tiers import quick
 
 TWO_PHASE = str(PROGRAMS / "two_phase.py")
@@ -57,12 +57,6 @@ def test_images_are_sent_as_bytes(tmp_path):
     assert (transition.calls, transition.message_bytes) == (2, 4 * 6 * row)
 
 
-@pytest.mark.slow
-def test_images_arrive_as_predicted(tmp_path):
-    request = request_for("ppo", "SingleLearnerCoarse", "probe:pixels", 2, IMAGES["cnn"])
-    _run(request, tmp_path)
-
-
 def test_a_collective_by_hand(tmp_path):
     """The number of truncations, means and variances, then 4 minibatches of 2 epochs, on each of 3.
 
@@ -77,11 +71,7 @@ def test_a_collective_by_hand(tmp_path):
     assert gradient.calls == 3 * 2 * 4
 
 
-@pytest.mark.parametrize(
-    "case",
-    quick([(case,) for case in IN_PROCESS], 7),
-    ids=_name,
-)
+@pytest.mark.parametrize("case", quick([(case,) for case in IN_PROCESS], 7), ids=_name)
 def test_in_process(case, tmp_path):
     _run(request_for(*case), tmp_path)
 
@@ -93,17 +83,6 @@ def test_records_of_other_replicas_are_counted_by_themselves(tmp_path):
     assert moved["calls"] <= 3 * 2 * 4  # iterations, replicas, draws
     assert moved["bytes"] % (4 * 4 + 4 + 4 + 1) == 0  # a record: obs, action, reward, terminated
     assert moved["bytes"] < 0.3 * 3 * (3 * 24 * 2 + 48) * 25  # most records stay where they were
-
-
-@pytest.mark.slow
-def test_each_chunk_is_a_message_of_its_own(tmp_path):
-    request = request_for("ppo", "SingleLearnerFine", "CartPole-v1", 3)
-    policy = dataclasses.replace(request.policy, schedule=Schedule(chunks=2))
-    case = dataclasses.replace(request, policy=policy)
-    plan, _ = _run(case, tmp_path)
-    start, action, _ = predict(plan)
-    assert (start.calls, action.calls) == (3, 32 * 3 * 2)
-    assert action.message_bytes == 32 * 8 * 4
 
 
 def test_parameters_that_wait_for_their_use_are_received_in_the_end(tmp_path):

@@ -1,6 +1,6 @@
 """Random numbers and kept records that are drawn from the second iteration on, not in every turn.
 
-Others are drawn in every iteration behind them.
+Others are drawn in every iteration behind them, one in the same function.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,9 @@ class Learn(BaseLearner):
                 loss = self.step(msrl, msrl.replay_sample(40, self.config.by), 40)
                 if self.config.by == "stratified" and (k % 2 == 1 or loss > 1.0):
                     other = other + self.step(msrl, msrl.replay_sample(16), 16)
-        late = msrl.uniform(40, 1)
-        return {"loss": loss, "other": other, "late": msrl.mean(late)}
+        late = msrl.mean(msrl.uniform(40, 1))
+        last = self.step(msrl, msrl.replay_sample(16), 16)
+        return {"loss": loss, "other": other, "late": late, "last": last}
 
 
 class LateTrainer(SmallTrainer):

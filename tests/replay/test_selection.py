@@ -11,15 +11,7 @@ import pytest
 from scipy import stats
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.replay.draws import (
-    Key,
-    Mode,
-    Order,
-    draw,
-    importance_weights,
-    sample,
-    windows,
-)
+from mindspore_rl.replay.draws import Key, Mode, Order, draw, importance_weights, sample, windows
 from mindspore_rl.replay.rate_limiter import Wait
 from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.spec import TableSpec
@@ -123,7 +115,7 @@ def test_a_draw_beside_one_in_order_that_takes_nothing_loses_no_record():
 
 
 def test_importance_weights_by_hand():
-    weights = importance_weights(np.array([0.5, 0.25, 0.125]), 4, 0.5)
+    weights = importance_weights(np.array([0.5, 0.25, 0.125]), 0.5)
     # (4 / 2)^-1/2, 1, (4 / 8)^-1/2, over the largest, which is the square root of 2.
     np.testing.assert_allclose(weights, [0.5, 0.5**0.5, 1.0], rtol=1e-6)
 

@@ -23,17 +23,7 @@ from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
 from tests.replay import ranks
-from tests.replay.ranks import (
-    EACH,
-    LANES,
-    drawn,
-    of,
-    on_ranks,
-    sampling,
-    shard,
-    union,
-    whole_spec,
-)
+from tests.replay.ranks import EACH, LANES, drawn, of, on_ranks, sampling, shard, union, whole_spec
 from tests.replay.tables import COLUMNS, records
 
 WAYS = [(mode, weighted) for mode in Mode for weighted in (False, True)]
@@ -91,7 +81,7 @@ def test_the_rows_of_all_ranks_are_the_same_on_any_ranks(mode, weighted, most, s
         sums = [own[np.flatnonzero(ranks.lane_of(77) == one)[2:]].sum() for one in range(LANES)]
         share = own[record] / np.array(sums)[lane] * rows[lane] / 24
         np.testing.assert_allclose(expected["probabilities"][0], share, rtol=1e-4)
-    weights = importance_weights(expected["probabilities"][0], LANES * EACH, 0.5)
+    weights = importance_weights(expected["probabilities"][0], 0.5)
     np.testing.assert_allclose(expected["weights"][0], weights, rtol=1e-6)
     out = table.buffers(24, window=2)
     table.gather(expected["ids"][0], out, expected["first"][0])

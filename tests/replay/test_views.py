@@ -138,7 +138,7 @@ def test_steps_that_are_overwritten_meanwhile_are_told():
 def test_what_an_n_step_view_needs_is_told():
     table = Table.create(TableSpec(STEPS, capacity=3))
     for view, message in (
-        (NStep(0, 0.9), "0 steps .stride 1. are to be viewed in records of 1"),
+        (NStep(0, 0.9), "0 steps .stride 1, gamma 0.9. are to be viewed in records of 1"),
         (NStep(3, 0.9, reward="obs"), "needs a column obs of type float32"),
         (NStep(3, 0.9, ends=("reward",)), "needs a column reward of type bool"),
         (NStep(3, 0.9, last=("state",)), r"the last step has no \['state'\]"),
@@ -146,5 +146,5 @@ def test_what_an_n_step_view_needs_is_told():
         with pytest.raises(ReplayError, match=message):
             n_step(table, np.zeros(1, np.int64), view, table.buffers(1))
     whole = Table.create(TableSpec(STEPS, capacity=3, length=2))
-    with pytest.raises(ReplayError, match="in records of 2; expected at least 1, in records of 1"):
+    with pytest.raises(ReplayError, match="in records of 2; expected 1 to 2.31 - 1 and"):
         n_step(whole, np.zeros(1, np.int64), NStep(3, 0.9), whole.buffers(1))

@@ -123,8 +123,7 @@ def make():
 
 
 @pytest.mark.parametrize(
-    "space",
-    ["-1, 5, (2, 3), np.int32", pytest.param("-0.1, 0.1, (2, 3), np.float64", marks=SLOW)],
+    "space", ["-1, 5, (2, 3), np.int32", pytest.param("-0.1, 0.1, (2, 3), np.float64", marks=SLOW)]
 )
 def test_actions_are_those_of_the_space_everywhere(space, tmp_path, capsys):
     """In training, evaluation, `policy` and exported files: bounds, shape and type.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl.errors import MsrlError
+from mindspore_rl.jobs import training
 from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, append, begin, read_log
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep
 from mindspore_rl.runtime.rank.batch_server import BatchServer
@@ -393,3 +394,11 @@ def test_a_log_is_read_in_its_own_version_only(tmp_path):
         path.write_bytes(other)
         with pytest.raises(MsrlError, match=r"arrivals.bin is no log of arrivals of version 3, "):
             read_log(tmp_path, plan)
+
+
+def test_a_restart_without_progress_begins_as_the_job_did(tmp_path, monkeypatch):
+    """Its first checkpoint is removed later, and the log of arrivals begins before it."""
+    monkeypatch.setattr(training.checkpoint, "list_checkpoints", lambda folder: ["some"])
+    monkeypatch.setattr(training, "_newest_checkpoint", lambda run: ("0.npz", {"env_steps": 40}))
+    plan, options = SimpleNamespace(resume=""), SimpleNamespace(start_steps=40)
+    assert training._restarted(plan, options, tmp_path) == (plan, options)

@@ -362,27 +362,3 @@ def test_nothing_is_unpickled(tmp_path):
     with pytest.raises(ValueError, match="pickle"):
         checkpoint.save(tmp_path / "other", 1, {"w": np.array([{}])}, META)
     assert not trace.exists()
-
-
-FULL = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from mindspore_rl.errors import StorageError
-from mindspore_rl.runtime import checkpoint, resuming
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-try:
-    checkpoint.save(Path(sys.argv[1]), 2, {"w": np.zeros(10_000)}, {"num_envs": 1})
-except StorageError as error:
-    print(error)
-"""
-
-
-def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path):
-    path = saved(tmp_path)
-    before = path.read_bytes()
-    done = python("-c", FULL, tmp_path, check=True)
-    assert "checkpoint-00000002.npz cannot be written (File too large)" in done.stdout
-    assert done.stderr == ""
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    assert path.read_bytes() == before

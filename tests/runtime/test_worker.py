@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mindspore_rl.communication.link import Link
-from mindspore_rl.errors import CheckpointError
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.rank import worker
@@ -87,22 +86,6 @@ def test_what_the_loop_carries_of_all_environments_survives_those_without_state(
     run(dataclasses.replace(job, resume=str(newest), num_iterations=3), tmp_path / "second")
     newest = checkpoint.list_checkpoints(tmp_path / "second" / checkpoint.FOLDER)[-1]
     assert checkpoint.load(newest)[0]["variables/drift"] == 3.0
-
-
-@pytest.mark.slow
-def test_checkpoint_of_another_environment_form_is_refused(tmp_path):
-    job = request(PROGRAMS / "two_phase.py", "SingleLearnerCoarse", 1)
-    run(job, tmp_path / "first")
-    newest = sorted((tmp_path / "first" / "checkpoints").glob("*"))[-1]
-    config = dataclasses.replace(job.config, env="graph:CartPole-v1")
-    other = dataclasses.replace(job, config=config, resume=str(newest))
-    with pytest.raises(CheckpointError, match="is CartPole-v1 in it and graph:CartPole-v1 here"):
-        run(other, tmp_path / "second")
-    config = dataclasses.replace(job.config, env="graph:CartPole-v1")
-    run(dataclasses.replace(job, config=config), tmp_path / "third")
-    newest = sorted((tmp_path / "third" / "checkpoints").glob("*"))[-1]
-    with pytest.raises(CheckpointError, match="is graph:CartPole-v1 in it and CartPole-v1 here"):
-        run(dataclasses.replace(job, resume=str(newest)), tmp_path / "fourth")
 
 
 def test_an_error_of_mindspore_is_told_in_one_line():

@@ -171,10 +171,7 @@ def _deviation(new: _Maker) -> list[Value]:
     count = x.type.size // max(squares.type.size, 1) - bool(new.number(2, True))
     deviation = new("Sqrt", new("Divs", squares, float(count)))
     std, average = (found.type.shape for found in outputs(new.node))
-    return [
-        new("Reshape", deviation, std, shape=std),
-        new("Reshape", mean, average, shape=average),
-    ]
+    return [new("Reshape", deviation, std, shape=std), new("Reshape", mean, average, shape=average)]
 
 
 def _norm(new: _Maker) -> list[Value]:

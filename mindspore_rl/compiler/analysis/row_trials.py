@@ -205,6 +205,7 @@ class RowTrials:
             times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
             trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
         known: list[Any] = []  # all trials begin with the same inputs
+        amplified, agreed = "", False
         for chosen, attempts in trials:
             whole = inputs
             for attempt, scale in enumerate(attempts):
@@ -213,7 +214,10 @@ class RowTrials:
                     for name, value in whole.items()
                 }
                 if attempt > 0:
-                    evidence = self._differs_on_others(op, whole, share, chosen)
+                    evidence, proves = self._differs_on_others(op, whole, share, chosen)
+                    agreed = agreed or (proves and not evidence)
+                    if not proves:
+                        amplified, evidence = amplified or evidence, ""
                 else:
                     evidence = self._differs(op, whole, share, chosen, known, long)
                 if evidence and not (evidence == RANDOM and self._steady(op, whole, decided)):
@@ -223,7 +227,9 @@ class RowTrials:
                     name: self._shaken(value, values[name], scale, name in self.drawn)
                     for name, value in inputs.items()
                 }
-        return ""
+        if decided or agreed or not amplified:
+            return ""
+        return f"{amplified}, and in all data a millionth of the inputs moves it as far"
 
     def _steady(self, op: Op, inputs: dict, decided: bool) -> bool:
         """Returns whether any two evaluations of an operation agree.
@@ -264,13 +270,7 @@ class RowTrials:
         return Tensor((array + noise * (1.0 + np.abs(array))).astype(array.dtype))
 
     def _differs(
-        self,
-        op: Op,
-        whole: dict,
-        share: dict,
-        chosen: Sequence[int],
-        known: list[Any],
-        long: bool,
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int], known: list[Any], long: bool
     ) -> str:
         """Compares a share with all rows, of the inputs that every trial begins with.
 
@@ -285,17 +285,24 @@ class RowTrials:
         evidence = self._of_share(op, known, share, chosen)
         return RANDOM if evidence and long and self._odd(op, whole, known) else evidence
 
-    def _differs_on_others(self, op: Op, whole: dict, share: dict, chosen: Sequence[int]) -> str:
-        """Compares a share with all rows, of other inputs; these need not be in the domain."""
+    def _differs_on_others(
+        self, op: Op, whole: dict, share: dict, chosen: Sequence[int]
+    ) -> tuple[str, bool]:
+        """Compares a share with all rows, of other inputs; these need not be in the domain.
+
+        Returns: the evidence, and whether the inputs prove anything.
+        """
         try:
             full = self._results(op, whole)
         except Exception:  # noqa: BLE001
-            return ""
+            return "", False
         evidence = self._of_share(op, full, share, chosen)
         # The first inputs showed what is random; here a second evaluation is only to blame it.
         if evidence and self._odd(op, whole, full):
-            return RANDOM
-        return "" if evidence and self._amplifies(op, whole, full) else evidence
+            return RANDOM, True
+        if evidence:
+            return evidence, not self._amplifies(op, whole, full)
+        return "", all(np.isfinite(to_array(result)).all() for result in full)
 
     def _amplifies(self, op: Op, inputs: dict, found: list[Any]) -> bool:
         """Returns whether a millionth of an operation's inputs moves its results beyond rounding.

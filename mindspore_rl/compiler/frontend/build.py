@@ -10,6 +10,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ from mindspore_rl.compiler.frontend.sequences import unroll_ranges
 from mindspore_rl.compiler.frontend.shapes import sizes_in_place
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Program, walk
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, walk
+from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 
 STATEMENTS = {
@@ -95,13 +97,13 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
     return program
 
 
-def read(trainer: Any) -> "_Builder":
-    """Reads `trainer.train` for the marks that its calls imply.
+def read(trainer: Any, marks: Implied | None = None) -> "_Builder":
+    """Reads `trainer.train` for the marks that its calls imply, or with them.
 
     Raises:
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
-    return _Builder(trainer).read()
+    return _Builder(trainer, marks=marks).read()
 
 
 def _alike(one: Struct, other: Struct) -> str:
@@ -173,15 +175,30 @@ class _Builder(ExpressionReader):
         return implied_marks(self.draft.scope.items)
 
     @property
-    def draws(self) -> dict[str, tuple[int, int]]:
-        """The calls that draw random numbers by these numbers' names: line, turns an iteration."""
+    def draws(self) -> dict[str, tuple[tuple[int, ...], int]]:
+        """The calls that draw random numbers by these numbers' names: lines, turns an iteration."""
         found = {}
         for op, _ in walk(tuple(self.draft.scope.items)):
             if "purpose" in op.attr and "rows" in op.attr:
-                found[op.attr["purpose"]] = op.where.line, op.attr["rows"]
+                found[op.attr["purpose"]] = self._lines(op.attr["purpose"], op), op.attr["rows"]
             elif op.kind == "permutations":
-                found[op.name] = op.where.line, op.attr["rounds"]
+                found[op.name] = self._lines(op.name, op), op.attr["rounds"]
         return found
+
+    @property
+    def marked(self) -> dict[str, tuple[tuple[int, ...], int]]:
+        """The boundaries and the calls of kinds that may have marks, as `draws`."""
+        found: dict[str, tuple[tuple[int, ...], int]] = {}
+        for op, _ in walk(tuple(self.draft.scope.items)):
+            name, row = op.attr.get("site", op.name), OPERATIONS[op.kind]
+            if op.kind == "boundary" or row.gives or row.takes:
+                found.setdefault(name.partition(".")[0], (self._lines(name, op), 0))
+        return found
+
+    def _lines(self, name: str, op: Op) -> tuple[int, ...]:
+        """Returns the lines of the calls that lead to an operation; none twice in a row."""
+        lines = *self.draft.outer[name.partition(".")[0]], op.where.line
+        return tuple(line for line, _ in itertools.groupby(lines))
 
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name` and returns its result."""

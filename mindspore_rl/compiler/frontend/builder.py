@@ -112,6 +112,7 @@ class Draft:
         implied: marks that are set where the program has none.
         left_out: see `Program`, without values.
         num_steps: steps of an iteration.
+        outer: the lines of `place` at each operation and boundary, by name.
         num_envs: environments.
     """
 
@@ -133,6 +134,7 @@ class Draft:
     implied: Implied = field(default_factory=dict)
     left_out: dict[Where, None] = field(default_factory=dict)
     num_steps: int = 0
+    outer: dict[str, tuple[int, ...]] = field(default_factory=dict)
     num_envs: int = 0
     _counters: dict[str, int] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
@@ -349,6 +351,7 @@ class Draft:
         `gradient#2.1`, `gradient#2.2`.
         """
         name = self._last[kind] = self._next(kind)
+        self.outer.setdefault(name.partition(".")[0], tuple(line for _, line, _ in self.place))
         if not self._has_turns(kind):
             self._counters[kind] = self._counters.get(kind, 0) + 1
         elif (kind, self.place) in self._turns:

@@ -53,8 +53,7 @@ def filled_arrays(function: ast.FunctionDef) -> Iterator[str]:
                 fills = sum(_fills(one, name) for one in then)
                 if (
                     0 < fills == _fills(function, name)
-                    and _stores(function, name) == 1
-                    and not any(_may_keep(one, name) for one in then)
+                    and not any(_stores(one, name) or _may_keep(one, name) for one in then)
                 ):
                     yield name
 
@@ -384,9 +383,7 @@ class Changes:
             frame.fail(node, f"a change of `{name}` in a loop over it", "loop over a copy of it")
         for other in self.holders(struct.mark):
             frame.fail(
-                node,
-                f"a change in place of `{name}`, which {other} too,",
-                _instead(node, struct),
+                node, f"a change in place of `{name}`, which {other} too,", _instead(node, struct)
             )
         value = self._changed(kind, struct, node)
         if hasattr(node, "part"):

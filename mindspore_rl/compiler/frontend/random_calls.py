@@ -7,16 +7,7 @@ from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.records import flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
-from mindspore_rl.compiler.ir.ir import (
-    Expr,
-    Item,
-    Loop,
-    Op,
-    num_turns,
-    turn_index,
-    walk,
-    with_ops,
-)
+from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, num_turns, turn_index, walk, with_ops
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.plan.plan import SHUFFLES
 

@@ -35,11 +35,7 @@ class Generated:
 
 
 def generate(
-    program: Program,
-    projection: Projection,
-    body: tuple[Lowered, ...],
-    target: Target,
-    title: str,
+    program: Program, projection: Projection, body: tuple[Lowered, ...], target: Target, title: str
 ) -> Generated:
     """Generates the module of one fragment from its body with regions.
 

@@ -167,15 +167,30 @@ class _Demand:
                 sources = frozenset(expected) - {fragment}  # rather than send the parameters here
             if sources:
                 source = next((s for s in expected if s in sources), sorted(sources)[0])
-                outer, self.chain = self.chain, []
-                self._place(source, definer)
-                self.chain = outer
-                self._cross(source, fragment, op, variable, reader, op.mark)
-                # The target of a message under a condition must evaluate the same condition.
-                for condition in self._conditions(definer):
-                    self._need_all(fragment, reader, condition)
+                self._send(source, fragment, op, variable, reader, op.mark)
+                return
+        if OPERATIONS[op.kind].reduces and self._origins_of(op) - {fragment}:
+            # The update needs a statistic of the batch, such as for a condition around it.
+            giver = self.home["gradient"]
+            if any(
+                cut.mark == "gradient" and self.home[cut.target] == fragment != giver
+                for cut in self.policy.cuts
+            ):
+                self._send(giver, fragment, op, variable, reader, "gradient")
                 return
         self._place(fragment, definer)
+
+    def _send(
+        self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
+    ) -> None:
+        """Lets a fragment compute a value and send it to another."""
+        outer, self.chain = self.chain, []
+        self._place(source, op.name)
+        self.chain = outer
+        self._cross(source, target, op, variable, reader, mark)
+        # The target of a message under a condition must evaluate the same condition.
+        for condition in self._conditions(op.name):
+            self._need_all(target, reader, condition)
 
     def _cross(
         self, source: str, target: str, op: Op, variable: str, reader: str, mark: str
@@ -314,7 +329,24 @@ class _Demand:
                 (message.source, message.target, message.after) if parameters else (message.name,),
                 message,
             )
-        return tuple(placed.values())
+        kept = list(placed.values())
+        return tuple(m for m in kept if not any(self._sent_again(m, other) for other in kept))
+
+    def _sent_again(self, message: Message, other: Message) -> bool:
+        """Returns whether another message sends the parameters before anybody uses these."""
+        loops = [item for item in self.program.body if isinstance(item, Loop)]
+        body = next(loop.body for loop in loops if loop.kind == "iterations")
+        places = {item.name: place for place, item in enumerate(body)}
+        if (
+            (message.source, message.target) != (other.source, other.target)
+            or not message.variables == other.variables == (PARAMETERS,)
+            or not {message.after, other.after} <= places.keys()
+            or not {*message.uses} <= {*other.uses}
+        ):
+            return False
+        between = body[places[message.after] + 1 : places[other.after] + 1]
+        inside = {item.name for item, _ in paths(between)}
+        return bool(between) and inside.isdisjoint(message.uses)
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
@@ -323,6 +355,7 @@ class _Demand:
         while (
             shared
             and shared[-1].kind != "iterations"
+            and PARAMETERS not in message.variables
             and not self._has_gaps(message.source, message.target, shared[-1], all_messages)
             and not self._reaches(message.target, message.source, shared[-1], all_messages)
         ):

@@ -157,10 +157,9 @@ def layout_of(space: Any, flatdim: Any, path: str = "") -> Iterator[str]:
             yield from layout_of(parts[key], flatdim, f"{path}[{key!r}]")
         return
     size = flatdim(space)
-    how = {
-        "Discrete": f"one-hot of {size}",
-        "MultiDiscrete": f"one-hots, {size} numbers",
-    }.get(type(space).__name__, f"{size} number{'s' * (size != 1)}")
+    how = {"Discrete": f"one-hot of {size}", "MultiDiscrete": f"one-hots, {size} numbers"}.get(
+        type(space).__name__, f"{size} number{'s' * (size != 1)}"
+    )
     if images.is_image(space):
         how += " of an image without its neighbourhoods (alone it would be one for torso=cnn)"
     yield f"{path} {how}".lstrip()

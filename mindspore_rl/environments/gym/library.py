@@ -9,9 +9,12 @@ gym.
 import contextlib
 import importlib
 import importlib.util
+import random
 import warnings
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from mindspore_rl.environments import images
 from mindspore_rl.environments.environment import EnvironmentSpec, unknown
@@ -233,6 +236,26 @@ def _own_statistics(env: Any) -> str:
         "no checkpoint: evaluation, policies and a resumed run begin them anew and do not see what "
         "was trained on; leave it out, and normalise in the algorithm (ppo: normalise_obs=true, "
         "normalise_reward=true) or scale by constants"
+    )
+
+
+def draws_from_shared(env: Any) -> str:
+    """Warns of an environment whose first step or its reset draws from a shared generator."""
+
+    def drawn() -> tuple[Any, ...]:
+        _, keys, place, *_ = np.random.get_state()
+        return random.getstate(), np.asarray(keys).tobytes(), place
+
+    before = drawn()
+    with contextlib.suppress(*RAISED):  # a run tells it with the environment's number
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    if drawn() == before:
+        return ""
+    return (
+        "it draws from `random` or `np.random`, which the environments of a rank share: with "
+        "another number of workers its episodes are others; draw from self.np_random, which "
+        "super().reset(seed=seed) seeds"
     )
 
 

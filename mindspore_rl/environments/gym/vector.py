@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -39,6 +40,8 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     first, mask, _ = _first(name, maker)
     env, layout = flattened(name, first, mask)
     found = library.spec_of(name, env, layout, first.observation_space)
+    if maker is not None and (shared := library.draws_from_shared(first)):
+        found = replace(found, warning="; ".join(filter(None, [found.warning, shared])))
     closed(name, env.close)
     return found
 
@@ -108,11 +111,7 @@ class GymVector(LoopVector):
     """
 
     def __init__(
-        self,
-        name: str,
-        env_indices: range,
-        seed: int,
-        maker: Callable[[], Any] | None = None,
+        self, name: str, env_indices: range, seed: int, maker: Callable[[], Any] | None = None
     ) -> None:
         one, mask, begun = _first(name, maker, seed_of(seed, env_indices[0], 0))
         if begun:  # plain wrappers are left out below, and change no result

@@ -53,10 +53,7 @@ MORE_SHARED = (
     "make room there, or more of it: mount -o remount,size=1G /dev/shm, or docker run --shm-size=1g"
 )
 
-FOREIGN = (
-    *("PMI_", "PMI2_", "PMIX_", "PALS_", "MPI_LOCAL"),
-    *("OMPI_", "OPAL_", "ORTE_", "PRTE_"),
-)
+FOREIGN = (*("PMI_", "PMI2_", "PMIX_", "PALS_", "MPI_LOCAL"), *("OMPI_", "OPAL_", "ORTE_", "PRTE_"))
 SLURM_STEP = (
     *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
     *("SLURM_TASK_PID", "SLURM_SRUN_COMM", "SLURM_MPI_TYPE", "SLURM_PMI"),

@@ -127,11 +127,7 @@ def _listener(plan: Plan, deployment: Deployment) -> socket.socket:
 
 
 def _watch(
-    watch: Watch,
-    own: OwnProcess,
-    link: Link,
-    ended: threading.Event,
-    failures: list[Exception],
+    watch: Watch, own: OwnProcess, link: Link, ended: threading.Event, failures: list[Exception]
 ) -> None:
     """Runs the monitor of ranks in this process.
 

@@ -19,10 +19,7 @@ class KeptByAll:
         self._rank, self._kept = rank, kept
 
     def draw(
-        self,
-        numbers: np.ndarray,
-        steps: int = 0,
-        distinct: bool = False,
+        self, numbers: np.ndarray, steps: int = 0, distinct: bool = False
     ) -> tuple[np.ndarray, ...]:
         """Draws records of all environments for this replica's rows, see `drawn_across`.
 

@@ -70,11 +70,7 @@ class ShareRuntime:
         return self.rank.env_steps
 
     def cell(
-        self,
-        cell_class: type,
-        name: str,
-        to_host: tuple[int, ...],
-        obs: tuple[int, ...] = (),
+        self, cell_class: type, name: str, to_host: tuple[int, ...], obs: tuple[int, ...] = ()
     ) -> Any:
         """Returns a region's cell as a function, cached by name, see `Cells.function`."""
         if name not in self._functions:

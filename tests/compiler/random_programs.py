@@ -1,0 +1,349 @@
+"""Random algorithms: loops, conditions, helpers, replays and statistics in an agent's file.
+
+Only what docs/add_an_algorithm.md allows is written, so a refusal of such a program is a mistake.
+"""
+
+import random
+
+HEAD = '''"""Random program {seed}."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindspore_rl.rl.statistics import moments
+from tests.programs.small_agents import BaseLearner, SmallTrainer
+
+
+class Step(NamedTuple):
+    obs: Any
+    action: Any
+    reward: Any
+
+
+def bounded(n):
+    return n / (1.0 + abs(n))
+
+
+def squashed(x, low=0.2):
+    return ops.tanh(x) + low
+
+
+class Learn(BaseLearner):
+    def __init__(self, net, config):
+        super().__init__(net, config)
+        self.optimizer = nn.SGD(net.trainable_params(), 0.02)
+        self.seen = Parameter(Tensor([0.5], ms.float32), name="seen")
+
+    def follow(self, x):
+        ops.assign(self.seen, 0.9 * self.seen + 0.1 * bounded(x) * ops.ones((1,)))
+
+'''
+UNARY = (
+    "ops.tanh({0})", "ops.abs({0}) - 0.3", "-{0}", "0.5 * {0} + 0.1", "squashed({0})",
+    "squashed({0}, low=-0.1)", "ops.square(ops.tanh({0}))",
+)  # fmt: skip
+BINARY = ("{0} + {1}", "{0} - 0.5 * {1}", "{0} * ops.tanh({1})", "ops.maximum({0}, {1})")
+ARRAYS = (*UNARY, *BINARY, "ops.where({0} > 0.1, {1}, {0})", "{0} - msrl.mean({1})", "{0} * {n}")
+NUMBERS = ("{n} + {m}", "0.3 * {n} - {m}", "bounded({n})", "msrl.mean({0})", "msrl.max({0})")
+NUMBERS += ("max({n}, {m})", "min({n}, 0.4)", "{n} if {c} else {m}", "msrl.mean({0} * {1})")
+CONDITIONS = ("{n} > 0.21", "{n} < {m}", "{n} > 0.1 and {m} < 0.7", "not {n} > 0.4", "{k} % 2 == 1")
+CONDITIONS += ("{k} > 1", "msrl.mean({0}) > 0.13", "self.config.extra", "{k} == 0 or {n} < 0.3")
+
+
+class Writer:
+    """Writes the body of a function that takes `msrl`."""
+
+    def __init__(self, rng, arrays, numbers, keeps, data, helpers=()):
+        self.rng, self.lines, self.count = rng, [], 0
+        self.arrays, self.numbers, self.counters = list(arrays), list(numbers), []
+        self.keeps, self.data, self.helpers = keeps, data, helpers
+        self.gradients, self.loops, self.lists, self.nested = 2, 0, [], 0
+
+    def fill(self, text):
+        """Replaces the places of an expression by variables."""
+        pick = self.rng.choice
+        condition = text.replace("{c}", pick(CONDITIONS))
+        counter = pick(self.counters) if self.counters else str(pick((0, 1, 2)))
+        arrays, numbers = self.arrays, self.numbers
+        return condition.format(
+            pick(arrays), pick(arrays), n=pick(numbers), m=pick(numbers), k=counter
+        )
+
+    def add(self, depth, line):
+        self.lines.append("    " * depth + line)
+
+    def name(self, kind):
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def assign(self, depth, known, texts, prefix):
+        value = self.fill(self.rng.choice(texts))
+        old = self.rng.random() < 0.4
+        name = self.rng.choice(known) if old else self.name(prefix)
+        self.add(depth, f"{name} = {value}")
+        if not old:
+            known.append(name)
+
+    def block(self, depth, statements, exits=False):
+        """Writes statements whose new names end with them."""
+        before = list(self.arrays), list(self.numbers), list(self.lists)
+        self.nested += 1
+        for _ in range(statements):
+            self.statement(depth)
+        if exits and self.rng.random() < 0.5:
+            self.add(depth, f"if {self.fill(self.rng.choice(CONDITIONS[:4]))}:")
+            self.add(depth + 1, self.rng.choice(("break", "continue")))
+            self.statement(depth)
+        self.nested -= 1
+        self.arrays, self.numbers, self.lists = before
+
+    def condition(self, depth):
+        self.add(depth, f"if {self.fill(self.rng.choice(CONDITIONS))}:")
+        self.block(depth + 1, self.rng.randint(1, 3))
+        if self.rng.random() < 0.3:
+            self.add(depth, f"elif {self.fill(self.rng.choice(CONDITIONS))}:")
+            self.block(depth + 1, 1)
+        if self.rng.random() < 0.5:
+            self.add(depth, "else:")
+            self.block(depth + 1, self.rng.randint(1, 2))
+
+    def loop(self, depth):
+        kind = self.rng.choice(("range", "range", "epochs", "while", "enumerate"))
+        counter, self.loops = self.name("k"), self.loops + 1
+        if kind == "while":
+            self.add(depth, f"{counter} = 0")
+            self.add(depth, f"while {counter} < 3 and {self.fill('{n} < 0.8')}:")
+            self.add(depth + 1, f"{counter} += 1")
+        elif kind == "range":
+            ends = self.rng.choice(("3", "1, 3", "0, 4, 2"))
+            self.add(depth, f"for {counter} in range({ends}):")
+        elif kind == "epochs":
+            self.add(depth, f"for {counter} in msrl.epochs(2):")
+        else:
+            names = ", ".join(self.rng.choices(self.numbers, k=3))
+            value = self.name("n")
+            self.add(depth, f"for {counter}, {value} in enumerate(({names})):")
+            self.numbers.append(value)
+        self.counters.append(counter)
+        self.block(depth + 1, self.rng.randint(1, 3), kind in ("range", "epochs"))
+        if kind == "enumerate":
+            self.numbers.remove(value)
+        self.counters.remove(counter)
+        self.loops -= 1
+
+    def minibatches(self, depth):
+        target = self.rng.choice(self.arrays)
+        self.add(depth, f"for part in msrl.minibatches(2, ({self.data}, {target})):")
+        self.loops += 1
+        self.update(depth + 1, "*part")
+        if self.rng.random() < 0.4:
+            self.add(depth + 1, f"if {self.fill('{n} > 0.35')}:")
+            self.add(depth + 2, "break")
+        self.loops -= 1
+
+    def update(self, depth, data):
+        loss = "self.loss"
+        if self.rng.random() < 0.3:
+            loss, number = self.name("loss"), self.rng.choice(self.numbers)
+            self.add(depth, f"def {loss}(obs, action, target):")
+            self.add(depth + 1, f"return self.loss(obs, action, target + 0.1 * {number})")
+        elif self.rng.random() < 0.3:
+            loss = "lambda obs, action, x: self.loss(obs, action, 0.5 * x)"
+        means = self.rng.choice(("means", "(value, log_prob)"))
+        self.add(depth, f"grads, {means} = msrl.gradient({loss}, self.net, {data})")
+        if self.rng.random() < 0.3:
+            self.add(depth, "grads = tuple(0.5 * g for g in grads)")
+        if self.rng.random() < 0.3:
+            self.add(depth, f"if {self.fill('{n} > -0.3')}:")
+            self.add(depth + 1, "msrl.update(self.apply, grads)")
+        else:
+            self.add(depth, "msrl.update(self.apply, grads)")
+        old = self.rng.choice(self.numbers)
+        self.add(depth, f"{old} = {'means[0]' if means == 'means' else 'value - log_prob'}")
+
+    def gradient(self, depth):
+        if not self.gradients:
+            self.assign(depth, self.numbers, NUMBERS, "n")
+            return
+        self.gradients -= 1
+        choice = self.rng.random()
+        if choice < 0.3:
+            self.minibatches(depth)
+        elif choice < 0.6 and self.keeps:
+            count = self.rng.choice((8, 16, 16, 12))
+            way = self.rng.choice(("", "", "", ', "uniform"', ', "priority"', ", steps=2"))
+            if self.nested:
+                way = self.rng.choice(("", ", steps=2"))
+            taken = "own, ids, odds" if "priority" in way else "own"
+            self.add(depth, f"{taken} = msrl.replay_sample({count}{way})")
+            if "priority" in way:
+                self.add(depth, "msrl.replay_update(ids, 0.1 + ops.abs(own.reward) * odds)")
+            if "steps" in way:
+                self.update(depth, "own.obs[:, 1], own.action[:, 0], own.reward.sum(-1)")
+            elif self.rng.random() < 0.4:
+                self.add(depth, f"noise = msrl.uniform({count}, 2)")
+                self.update(depth, "own.obs, own.action, own.reward + noise.sum(-1)")
+            else:
+                data = ("*own", "own.obs, own.action, 0.5 * own.reward")
+                self.update(depth, self.rng.choice(data))
+        else:
+            self.update(depth, f"{self.data}, {self.rng.choice(self.arrays)}")
+
+    def statistics(self, depth):
+        first, second = self.name("n"), self.name("n")
+        array = self.rng.choice(self.arrays)
+        text = self.rng.choice(("moments(msrl, {0})", "msrl.mean({0}, {1})", "msrl.max({0}, {1})"))
+        self.add(depth, f"{first}, {second} = {text.format(array, self.rng.choice(self.arrays))}")
+        self.numbers += [first, second]
+
+    def state(self, depth):
+        if self.rng.random() < 0.5:
+            self.add(depth, f"msrl.update(self.follow, {self.rng.choice(self.numbers)})")
+        else:
+            self.add(depth, f"{self.rng.choice(self.arrays)} = self.seen[0] * {self.fill('{0}')}")
+
+    def listed(self, depth):
+        if not self.lists:
+            name = self.name("xs")
+            self.add(depth, f"{name} = [{self.fill('{n}')}]")
+            self.lists.append(name)
+        elif self.rng.random() < 0.6:
+            name = self.rng.choice(self.lists)
+            self.add(depth, f"{name}.append({self.fill('0.5 * {n}')})")
+        else:
+            text = self.rng.choice(("sum({0}) / len({0})", "max({0})", "{0}[-1]"))
+            name = self.rng.choice(self.numbers)
+            self.add(depth, f"{name} = {text.format(self.rng.choice(self.lists))}")
+
+    def helper(self, depth):
+        if not self.helpers:
+            self.listed(depth)
+            return
+        name = self.rng.choice(self.helpers)
+        new = self.name("n"), self.name("a")
+        self.add(depth, ", ".join(new) + self.fill(f" = self.{name}(msrl, {{0}}, {{n}})"))
+        self.numbers.append(new[0])
+        self.arrays.append(new[1])
+
+    def backwards(self, depth):
+        array, new = self.rng.choice(self.arrays), self.name("a")
+        turn, carried = self.name("t"), self.name("g")
+        self.add(depth, f"{new}, {carried} = ops.zeros_like({array}), ops.zeros_like({array}[0])")
+        steps = self.rng.choice(("self.config.num_steps", "batch.reward.shape[0]"))
+        steps = steps if self.data else "self.config.num_steps"
+        ends = self.rng.choice((f"reversed(range({steps}))", f"range({steps})"))
+        self.add(depth, f"for {turn} in {ends}:")
+        self.add(depth + 1, f"{carried} = {array}[{turn}] + 0.5 * {carried}")
+        if self.rng.random() < 0.4:
+            self.add(depth + 1, f"if {turn} == {steps} - 1:")
+            self.add(depth + 2, f"{carried} = 0.5 * {carried}")
+        self.add(depth + 1, f"{new}[{turn}] = {carried}")
+        self.arrays.append(new)
+
+    def swap(self, depth):
+        one, two = self.rng.sample(self.numbers, 2)
+        self.add(depth, f"{one}, {two} = {two}, 0.9 * {one}")
+
+    def statement(self, depth):
+        """Writes a statement of a random kind."""
+        inner = depth < 5
+        kinds = (
+            (4, lambda d: self.assign(d, self.arrays, ARRAYS, "a")),
+            (5, lambda d: self.assign(d, self.numbers, NUMBERS, "n")),
+            (3 * inner, self.condition), (2 * (inner and self.loops < 2), self.loop),
+            (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
+            (1, self.listed), (1, self.helper), (1, self.swap), (1, self.backwards),
+        )  # fmt: skip
+        weights, writers = zip(*kinds, strict=True)
+        self.rng.choices(writers, weights)[0](depth)
+
+
+def _helper(rng, name):
+    writer = Writer(rng, ["a"], ["n", "m"], False, "")
+    writer.gradients = 0
+    writer.add(1, f"def {name}(self, msrl, a, n):")
+    writer.add(2, "m = 0.25 * msrl.mean(a)")
+    for _ in range(rng.randint(1, 3)):
+        writer.statement(2)
+        if rng.random() < 0.3:
+            writer.add(2, f"if {writer.fill(rng.choice(CONDITIONS))}:")
+            writer.add(3, writer.fill("return {n}, {0}"))
+    writer.add(2, writer.fill("return 1.0 * {n}, 1.0 * {0}"))
+    return [*writer.lines, ""]
+
+
+def _learn(rng, keeps, helpers, carried):
+    arguments = ", ".join(["batch", *carried])
+    writer = Writer(
+        rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers
+    )
+    writer.add(1, f"def learn(self, msrl, {arguments}):")
+    writer.add(2, "reward = 0.3 * batch.reward + batch.obs[:, :, 2]")
+    writer.add(2, "loss, top = msrl.min(reward), msrl.max(reward)")
+    for _ in range(rng.randint(4, 8)):
+        writer.statement(2)
+    if writer.gradients == 2:
+        writer.gradient(2)
+    numbers = [f'"m{i}": 1.0 * {n}' for i, n in enumerate(sorted(set(writer.numbers)))]
+    arrays = [f'"s{i}": msrl.mean({a})' for i, a in enumerate(sorted(set(writer.arrays)))]
+    writer.add(2, f"metrics = {{{', '.join(numbers)}}}")
+    writer.add(2, f"metrics |= {{{', '.join(arrays)}}}")
+    carry = ", ".join(f"0.5 * bounded({name})" for name in carried)
+    writer.add(2, f"return metrics, ({carry},)" if carried else "return metrics, ()")
+    return [*writer.lines, ""]
+
+
+def _train(rng, keeps, carried):
+    lines = ["class RandomTrainer(SmallTrainer):", "    Learn = Learn", ""]
+    lines += ["    def train(self, msrl):", "        obs = msrl.env_reset()"]
+    lines += [f"        {name} = {value}" for name, value in carried.items()]
+    income, several, late = (rng.random() < 0.4 for _ in range(3))
+    if income:
+        lines += ["        income = ops.zeros((self.config.num_envs,))"]
+    lines += ["        for _ in msrl.iterations():"]
+    step = rng.choice(("for t in msrl.steps():", "for t in range(4):"))
+    lines += [f"            {step}", "                action = msrl.agent_act(obs)"]
+    lines += ["                next_obs, final_obs, reward, ended, cut = msrl.env_step(action)"]
+    shaped = "reward"
+    if income:
+        lines += ["                income = reward + 0.9 * income"]
+        lines += ["                income = ops.where(ended, ops.zeros_like(income), income)"]
+        shaped = "0.2 * income + reward"
+    if rng.random() < 0.4:
+        lines += ["                if t % 2 == 1:", "                    reward = 0.5 * reward"]
+    if rng.random() < 0.3:
+        lines += ["                reward = reward - 0.1 * ops.abs(final_obs).sum(-1)"]
+    if rng.random() < 0.3:
+        lines += ["                reward = reward + 0.1 * msrl.env_index()"]
+    lines += [f"                step = Step(obs, action, {shaped})"]
+    lines += ["                msrl.replay_insert(step)"]
+    if keeps:
+        lines += ["                msrl.replay_insert(step, keep=64)"]
+    lines += ["                obs = next_obs", "            batch = msrl.replay_sample()"]
+    arguments = ", ".join(["batch", *carried])
+    taken = "(" + "".join(f"{name}, " for name in carried) + ")" if carried else "_nothing"
+    learn = f"metrics, {taken} = msrl.agent_learn({arguments})"
+    if late and not keeps:
+        lines += ["            top = msrl.max(batch.reward)"]
+        lines += ["            if msrl.env_steps() >= 16:", f"                {learn}"]
+        lines += ['                top = metrics["m0"]', '            msrl.report({"top": top})']
+    elif several:
+        lines += ["            for _ in range(2):", f"                {learn}"]
+        lines += ["            msrl.report(metrics)"]
+    else:
+        lines += [f"            {learn}", "            msrl.report(metrics)"]
+    return [*lines, ""]
+
+
+def program(seed):
+    """Returns: the text of random program `seed`."""
+    rng = random.Random(seed)
+    helpers = [f"helper{i}" for i in range(rng.randint(0, 2))]
+    keeps = rng.random() < 0.5
+    carried = {"ema": "0.0", "goal": "0.5"} if rng.random() < 0.6 else {}
+    lines = [line for name in helpers for line in _helper(rng, name)]
+    lines += _learn(rng, keeps, helpers, list(carried))
+    return HEAD.format(seed=seed) + "\n".join([*lines, "", *_train(rng, keeps, carried)])
