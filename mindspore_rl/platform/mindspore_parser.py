@@ -1,7 +1,8 @@
 """Makes MindSpore's parser take what users write and it does not compile.
 
 In the functions of a program, `parameter.set_data(x)` becomes an assignment, `reversed(range(n))` a
-range in steps of -1, and `max(a, b)` and `min(a, b)` of an array of one number and a number work.
+range in steps of -1, `self(x)` a call of `self.construct`, and `max(a, b)` and `min(a, b)` of an
+array of one number and a number work.
 """
 
 import ast
@@ -44,6 +45,9 @@ class _Forms(ast.NodeTransformer):
             case ast.Call(ast.Attribute(owner, "set_data"), [_], []):
                 call.func = ast.copy_location(ast.Name(SETS, ast.Load()), call.func)
                 call.args.insert(0, owner)
+            case ast.Call(ast.Name("self")):
+                construct = ast.Attribute(call.func, "construct", ast.Load())
+                call.func = ast.copy_location(construct, call.func)
             case ast.Call(ast.Name("reversed"), [ast.Call(ast.Name("range"), ends, [])], []):
                 if len(ends) < 3:
                     return _backwards(call, *ends)

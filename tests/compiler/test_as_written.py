@@ -60,13 +60,15 @@ target = target * rate + max(msrl.env_steps() - 20, 0.5)
 FILLED = """
     adv, last, out = ops.zeros_like(reward), 0.0, [None] * reward.shape[0]
     returns, wide = ops.zeros_like(reward), ops.ones(obs.shape)
-    for t in reversed(range(self.config.num_steps)):
-        if t == self.config.num_steps - 1:
+    T = reward.shape[0]
+    for t in range(T - 1, -1, -1):
+        if t == T - 1:
             following = 0.5 * target[t]
         else:
             following = 0.1 * returns[t + 1] + target[t + 1]
         returns[t] = last = reward[t] + 0.9 * following + 0.5 * last
-        out[t] = last
+    for t in reversed(range(self.config.num_steps)):
+        out[t] = last if t == self.config.num_steps - 1 else last * reward[t + 1]
     for i in range(2):
         noise = msrl.uniform(len(reward) * reward.shape[1], 1)
         wide[:, :, i - 1] = 2.0 * i + reward

@@ -20,7 +20,7 @@ def _check(text):
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("m if m > 0.5 else 1", r"ops\.where\(m > 0.5, m, 1\)"),
+        ("m if m > 0.5 else 1", r"ops\.full_like\(m, 1\) in place of 1"),
         ("2.0 * (1 if m > 0.5 else 2.5)", "1.0 in place of 1"),
         ("m > 0.5 or m", "x != 0.0 in place of x"),
         ("(m, n) if m > 0.5 else (n, m)", "write one type"),

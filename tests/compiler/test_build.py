@@ -131,6 +131,14 @@ REFUSED = {
     "xs = [reward]\ntarget = ^xs.pop()": "`pop` of a list",
     "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
     "        d[^f'o{k}'] = msrl.mean(o)": "a value that is only known at run time",
+    "x = ops.zeros_like(reward)\ny = x\n^x[0] = reward[0]": "an assignment to an element",
+    "x = ops.zeros_like(reward)\nfor t in range(2):\n    first = x[0]\n"
+    "    ^x[t] = reward[0]": "an assignment to an element",
+    "x = ops.zeros_like(reward)\nys = [x]\n^x[0] = reward[0]": "an assignment to an element",
+    "x = reward\n^x[0] = reward[1]": "an assignment to an element",
+    "x = ops.zeros_like(reward)\n^x[0:2] = reward[0]": "an assignment to an element",
+    "z = ops.softplus(reward)\nfor i in range(^reward.sum(0).shape[0]):\n"
+    "    target = target * i": "a value that is only known at run time",
     "x = None\n^if msrl.mean(reward) > 0:\n"
     "    x = reward\ntarget = x": "`x`, which is something else in each branch",
     "grads, m = msrl.gradient(self.loss, ^1.0, obs, action, target)": "msrl.gradient by `1.0`",

@@ -78,7 +78,6 @@ def test_glue_that_does_not_compile(tmp_path):
     ("lines", "told"),
     quick(
         [
-            ("return self(1.0)", "write self.construct(...) in place of self(...)"),
             (
                 "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
                 "call parameters_and_names in __init__: self.own = tuple(...)",

@@ -61,5 +61,9 @@ def _instead(node: ast.IfExp | ast.BoolOp, types: set[str]) -> str:
     if types <= {"bool", "int", "float"}:
         return "real numbers, 1.0 in place of 1"
     if isinstance(node, ast.IfExp) and any(kind.startswith("an array") for kind in types):
-        return f"ops.where({', '.join(map(ast.unparse, (node.test, node.body, node.orelse)))})"
+        test, *sides = map(ast.unparse, (node.test, node.body, node.orelse))
+        for side, other in (sides, sides[::-1]):
+            if isinstance(ast.parse(side, mode="eval").body, ast.Constant):
+                return f"ops.full_like({other}, {side}) in place of {side}"
+        return f"ops.where({test}, {', '.join(sides)})"
     return "one type, such as x != 0.0 in place of x"

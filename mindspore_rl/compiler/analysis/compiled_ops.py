@@ -248,13 +248,11 @@ def _not_compiled(op: Op, message: str) -> str:
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
-    itself = "not callable" in text and re.search(r"\bself\(", inside)
     listed = re.search(r"\.(\w*param\w*)\(", inside)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
-        + ("\n  write self.construct(...) in place of self(...)" if itself else "")
         + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
     )
 

@@ -17,6 +17,7 @@ from mindspore_rl.compiler.frontend.scope import (
     SUPPORTED,
     THROWN_AWAY,
     Frame,
+    Rows,
     Scope,
     Struct,
     Var,
@@ -273,11 +274,13 @@ class Draft:
         steps = op.attr.get("steps", 0)
         windows = (steps,) if steps else ()
         if op.kind == "replay_sample":
-            return self.num_steps, self.num_envs
+            return self.num_steps, Rows(self.num_envs)
         if op.kind == "replay_draw":
-            return op.attr.get("count") or op.attr["per_env"] * self.num_envs, *windows
+            count = op.attr.get("count") or op.attr["per_env"] * self.num_envs
+            return Rows(count), *windows
         if op.kind == "minibatch":
-            return self.num_steps * self.num_envs // op.attr["count"] // (steps or 1), *windows
+            count = self.num_steps * self.num_envs // op.attr["count"] // (steps or 1)
+            return Rows(count), *windows
         if OPERATIONS[op.kind].reduces:
             return None if op.attr["keep"] else ()
         passes = op.kind in ("boundary", "copy", "glue")

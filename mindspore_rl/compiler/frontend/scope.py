@@ -259,7 +259,7 @@ class Frame:
             return is_none
         if (of_all := self._any_or_all(condition)) is not None:
             return of_all
-        known, value = self.static(condition)
+        known, value = self.static(self.with_sizes(condition, rows=False))
         if known:
             return None if is_array(value) else bool(value)
         if not isinstance(condition, ast.BoolOp):
@@ -329,7 +329,8 @@ class Frame:
                 hint = (
                     "of sizes, those of samples and minibatches are known while reading"
                     f"{self._sized(node)}: take these,\n  or the configuration's number, "
-                    "self.config.num_steps"
+                    "self.config.num_steps; a loop over the rows of a batch, which learners share, "
+                    "is written\n  for all rows at once"
                 )
             self.fail(
                 node,
@@ -355,9 +356,12 @@ class Frame:
                     return f", {name}{field_name and '.'}{field_name}.shape[{axis}]"
         return ""
 
-    def with_sizes(self, node: ast.expr) -> ast.expr:
-        """Returns an expression with the sizes of arrays that are known while reading."""
-        return _KnownSizes(self).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
+    def with_sizes(self, node: ast.expr, rows: bool = True) -> ast.expr:
+        """Returns an expression with the sizes of arrays that are known while reading.
+
+        Without `rows`, only those that do not grow with the number of environments.
+        """
+        return _KnownSizes(self, rows).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
 
     def msrl_call(self, call: ast.Call) -> str | None:
         """Returns the name of the `msrl` method that a call calls; None for any other call."""
@@ -372,11 +376,15 @@ class Frame:
         return any(self.is_msrl(value) for value in values)
 
 
+class Rows(int):
+    """A size that grows with the number of environments."""
+
+
 class _KnownSizes(ast.NodeTransformer):
     """Replaces `x.shape[0]` and `len(x)` of samples, and of what is made of them, by numbers."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    def __init__(self, frame: Frame, rows: bool) -> None:
+        self.frame, self.rows = frame, rows
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
         match node:
@@ -393,9 +401,11 @@ class _KnownSizes(ast.NodeTransformer):
     def _size(self, node: ast.expr, owner: ast.expr, axis: int) -> ast.expr:
         struct = self.frame.part(owner)
         sizes = self.frame.sizes_of(struct.name) if isinstance(struct, Var) else None
-        if not 0 <= axis < len(sizes or ()):
+        if sizes is None or not 0 <= axis < len(sizes):
             return self._inner(node)
-        return ast.copy_location(ast.Constant(sizes[axis]), node)  # type: ignore[index]
+        if isinstance(sizes[axis], Rows) and not self.rows:
+            return self._inner(node)
+        return ast.copy_location(ast.Constant(int(sizes[axis])), node)
 
     def _inner(self, node: ast.expr) -> ast.expr:
         self.generic_visit(node)

@@ -257,8 +257,9 @@ def is_unrolled(loop: ast.For) -> bool:
 def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
     """Notes, as `by_index`, the loops over `range` that need their index while reading.
 
-    They pick networks or other objects by it (`self.critics[i]`), write it into a text, or change a
-    list or dictionary in place.
+    They pick networks or other objects by it (`self.critics[i]`), write it into a text, change a
+    list or dictionary in place, or go backwards and decide by it: what `if t < T - 1:` leaves out,
+    `x[t + 1]`, cannot be tried at the first turn.
     """
     statements = list(_statements(function))
     for loop, _ in statements:
@@ -277,12 +278,21 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
             calls = (node for node in nodes if isinstance(node, ast.Call))
             in_place = (
-                changes
+                (changes or (_goes_back(loop) and any(_decides(node, index) for node in nodes)))
                 and not any(_draws(frame.msrl_call(call)) for call in calls)
                 and not any(_keeps_marks(inner, made, frame) for inner in nodes)
             )
             if in_place or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
+
+
+def _goes_back(loop: Any) -> bool:
+    """Returns whether a loop over `range` has a negative step."""
+    return isinstance(loop.iter.args[-1], ast.UnaryOp) and len(loop.iter.args) == 3
+
+
+def _decides(node: ast.AST, index: str) -> bool:
+    return isinstance(node, (ast.If, ast.IfExp)) and index in loaded_names(node.test)
 
 
 def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
