@@ -101,17 +101,6 @@ def test_environments_conform(name):
     assert check(f"{EXAMPLES}/{name}") == []
 
 
-@pytest.mark.learning
-@pytest.mark.slow
-def test_example_of_gymnasium_is_learnt(tmp_path, capsys):
-    """Always off or on gets about 9, at random 47; at most 144."""
-    command = ["train", "ppo", "--policy", "MultipleLearners", "--workers", "2", "--quiet"]
-    command += ["--env", f"{EXAMPLES}/thermostat.py:make_thermostat", "--total-steps", "60000"]
-    assert cli.main([*command, "--run-dir", str(tmp_path / "run")]) == 0
-    found = re.search(r"mean return ([\d.]+)", capsys.readouterr().out)
-    assert found and float(found[1]) > 110
-
-
 def excerpts() -> dict[str, list[str]]:
     """Returns the lines that the pages quote from the output of commands, by command."""
     found: dict[str, list[str]] = {}

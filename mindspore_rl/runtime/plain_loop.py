@@ -154,8 +154,9 @@ class PlainLoop(ABC):
         return self.trainer.learner.learn(self, *args)
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
-        if is_record(values[0]):
-            self._records[into if keep else None] = values[0]
+        if any(isinstance(value, tuple) or is_record(value) for value in values):
+            one = len(values) == 1 and is_record(values[0])
+            self._records[into if keep else None] = values[0] if one else values
             values = tuple(leaves(values))
         if keep:
             self._keep(values, keep // self.num_envs, into)
@@ -188,7 +189,9 @@ class PlainLoop(ABC):
         rest = iter(columns)
         record = put_into(self._records[of], rest)
         more = tuple(rest)
-        return (record, *more) if more else record
+        if is_record(self._records[of]):
+            return (record, *more) if more else record
+        return (*record, *more)
 
     def uniform(self, count: int, size: int) -> Tensor:
         return operators.uniform(self._noise("uniform", self._each(count) * size), size)

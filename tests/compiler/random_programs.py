@@ -60,7 +60,7 @@ class Writer:
         self.rng, self.lines, self.count = rng, [], 0
         self.arrays, self.numbers, self.counters = list(arrays), list(numbers), []
         self.keeps, self.data, self.helpers = keeps, data, helpers
-        self.gradients, self.loops, self.lists = 2, 0, []
+        self.gradients, self.loops, self.lists, self.nested = 2, 0, [], 0
 
     def fill(self, text):
         """Replaces the places of an expression by variables."""
@@ -90,12 +90,14 @@ class Writer:
     def block(self, depth, statements, exits=False):
         """Writes statements whose new names end with them."""
         before = list(self.arrays), list(self.numbers), list(self.lists)
+        self.nested += 1
         for _ in range(statements):
             self.statement(depth)
         if exits and self.rng.random() < 0.5:
             self.add(depth, f"if {self.fill(self.rng.choice(CONDITIONS[:4]))}:")
             self.add(depth + 1, self.rng.choice(("break", "continue")))
             self.statement(depth)
+        self.nested -= 1
         self.arrays, self.numbers, self.lists = before
 
     def condition(self, depth):
@@ -172,13 +174,21 @@ class Writer:
             self.minibatches(depth)
         elif choice < 0.6 and self.keeps:
             count = self.rng.choice((8, 16, 16, 12))
-            self.add(depth, f"own = msrl.replay_sample({count})")
-            if self.rng.random() < 0.4:
+            way = self.rng.choice(("", "", "", ', "uniform"', ', "priority"', ", steps=2"))
+            if self.nested:
+                way = self.rng.choice(("", ", steps=2"))
+            taken = "own, ids, odds" if "priority" in way else "own"
+            self.add(depth, f"{taken} = msrl.replay_sample({count}{way})")
+            if "priority" in way:
+                self.add(depth, "msrl.replay_update(ids, 0.1 + ops.abs(own.reward) * odds)")
+            if "steps" in way:
+                self.update(depth, "own.obs[:, 1], own.action[:, 0], own.reward.sum(-1)")
+            elif self.rng.random() < 0.4:
                 self.add(depth, f"noise = msrl.uniform({count}, 2)")
-                data = "own.obs, own.action, own.reward + noise.sum(-1)"
+                self.update(depth, "own.obs, own.action, own.reward + noise.sum(-1)")
             else:
-                data = self.rng.choice(("*own", "own.obs, own.action, 0.5 * own.reward"))
-            self.update(depth, data)
+                data = ("*own", "own.obs, own.action, 0.5 * own.reward")
+                self.update(depth, self.rng.choice(data))
         else:
             self.update(depth, f"{self.data}, {self.rng.choice(self.arrays)}")
 
@@ -218,6 +228,21 @@ class Writer:
         self.numbers.append(new[0])
         self.arrays.append(new[1])
 
+    def backwards(self, depth):
+        array, new = self.rng.choice(self.arrays), self.name("a")
+        turn, carried = self.name("t"), self.name("g")
+        self.add(depth, f"{new}, {carried} = ops.zeros_like({array}), ops.zeros_like({array}[0])")
+        steps = self.rng.choice(("self.config.num_steps", "batch.reward.shape[0]"))
+        steps = steps if self.data else "self.config.num_steps"
+        ends = self.rng.choice((f"reversed(range({steps}))", f"range({steps})"))
+        self.add(depth, f"for {turn} in {ends}:")
+        self.add(depth + 1, f"{carried} = {array}[{turn}] + 0.5 * {carried}")
+        if self.rng.random() < 0.4:
+            self.add(depth + 1, f"if {turn} == {steps} - 1:")
+            self.add(depth + 2, f"{carried} = 0.5 * {carried}")
+        self.add(depth + 1, f"{new}[{turn}] = {carried}")
+        self.arrays.append(new)
+
     def swap(self, depth):
         one, two = self.rng.sample(self.numbers, 2)
         self.add(depth, f"{one}, {two} = {two}, 0.9 * {one}")
@@ -230,7 +255,7 @@ class Writer:
             (5, lambda d: self.assign(d, self.numbers, NUMBERS, "n")),
             (3 * inner, self.condition), (2 * (inner and self.loops < 2), self.loop),
             (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
-            (1, self.listed), (1, self.helper), (1, self.swap),
+            (1, self.listed), (1, self.helper), (1, self.swap), (1, self.backwards),
         )  # fmt: skip
         weights, writers = zip(*kinds, strict=True)
         self.rng.choices(writers, weights)[0](depth)
@@ -275,7 +300,7 @@ def _train(rng, keeps, carried):
     lines = ["class RandomTrainer(SmallTrainer):", "    Learn = Learn", ""]
     lines += ["    def train(self, msrl):", "        obs = msrl.env_reset()"]
     lines += [f"        {name} = {value}" for name, value in carried.items()]
-    income = rng.random() < 0.5
+    income, several, late = (rng.random() < 0.4 for _ in range(3))
     if income:
         lines += ["        income = ops.zeros((self.config.num_envs,))"]
     lines += ["        for _ in msrl.iterations():"]
@@ -291,6 +316,8 @@ def _train(rng, keeps, carried):
         lines += ["                if t % 2 == 1:", "                    reward = 0.5 * reward"]
     if rng.random() < 0.3:
         lines += ["                reward = reward - 0.1 * ops.abs(final_obs).sum(-1)"]
+    if rng.random() < 0.3:
+        lines += ["                reward = reward + 0.1 * msrl.env_index()"]
     lines += [f"                step = Step(obs, action, {shaped})"]
     lines += ["                msrl.replay_insert(step)"]
     if keeps:
@@ -298,8 +325,17 @@ def _train(rng, keeps, carried):
     lines += ["                obs = next_obs", "            batch = msrl.replay_sample()"]
     arguments = ", ".join(["batch", *carried])
     taken = "(" + "".join(f"{name}, " for name in carried) + ")" if carried else "_nothing"
-    lines += [f"            metrics, {taken} = msrl.agent_learn({arguments})"]
-    return [*lines, "            msrl.report(metrics)", ""]
+    learn = f"metrics, {taken} = msrl.agent_learn({arguments})"
+    if late and not keeps:
+        lines += ["            top = msrl.max(batch.reward)"]
+        lines += ["            if msrl.env_steps() >= 16:", f"                {learn}"]
+        lines += ['                top = metrics["m0"]', '            msrl.report({"top": top})']
+    elif several:
+        lines += ["            for _ in range(2):", f"                {learn}"]
+        lines += ["            msrl.report(metrics)"]
+    else:
+        lines += [f"            {learn}", "            msrl.report(metrics)"]
+    return [*lines, ""]
 
 
 def program(seed):

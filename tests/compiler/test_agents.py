@@ -86,36 +86,31 @@ def test_what_mixes_agents_is_refused_where_they_are_split(case, tmp_path):
     analysed("MultipleLearners", 3, file)
 
 
-def test_kept_records_of_some_agents_are_refused(tmp_path):
-    """A checkpoint has the records of all agents; such a rank could not take it up."""
-    line = "msrl.replay_insert(*values)"
-    more = 'msrl.replay_insert(obs, keep=60, into="more")\n                '
-    file = changed(tmp_path, line, more + line)
-    told = r"`obs` is kept(.|\n)*teams_\w+\.py:\d+(.|\n)*--policy MultipleLearners"
+BOTH = 'msrl.boundary("state", (msrl.joint(obs), msrl.joint(reward)))'
+INSERT = "msrl.replay_insert(*values)"
+KEPT = 'msrl.replay_insert(obs, keep=60, into="more")\n                '
+REFUSED = {
+    # A checkpoint has the records of all agents; such a rank could not take it up.
+    "kept records of some agents": (
+        *(INSERT, f"{KEPT}{INSERT}"),
+        r"`obs` is kept(.|\n)*teams_\w+\.py:\d+(.|\n)*--policy MultipleLearners",
+    ),
+    "a joint state without its mark": (BOTH, BOTH[23:-1], r'msrl.boundary\("state", ...\)'),
+    "a mean that keeps agents": (
+        *("- msrl.mean(advantage))", "- msrl.mean(advantage, keep=1))"),
+        "keeps the axis of agents",
+    ),
+    "joint actions with their mark": (
+        *("msrl.joint(reward)", "msrl.joint(action)"),
+        "`action` is made where the agents are, not where",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "told"), REFUSED.values(), ids=REFUSED)
+def test_refused_where_agents_are_split(old, new, told, tmp_path):
     with pytest.raises(PolicyError, match=told):
-        analysed("Environments", 3, file)
-
-
-def test_a_joint_state_without_its_mark_is_refused(tmp_path):
-    file = changed(
-        tmp_path,
-        'msrl.boundary("state", (msrl.joint(obs), msrl.joint(reward)))',
-        "(msrl.joint(obs), msrl.joint(reward))",
-    )
-    with pytest.raises(PolicyError, match='msrl.boundary\\("state", ...\\)'):
-        analysed("Environments", 2, file)
-
-
-def test_a_mean_that_keeps_agents_is_refused(tmp_path):
-    file = changed(tmp_path, "- msrl.mean(advantage))", "- msrl.mean(advantage, keep=1))")
-    with pytest.raises(PolicyError, match="keeps the axis of agents"):
-        analysed("Environments", 2, file)
-
-
-def test_joint_actions_that_have_their_mark_are_told_where_they_are(tmp_path):
-    file = changed(tmp_path, "msrl.joint(reward)", "msrl.joint(action)")
-    with pytest.raises(PolicyError, match="`action` is made where the agents are, not where"):
-        analysed("Environments", 2, file)
+        analysed("Environments", 3, changed(tmp_path, old, new))
 
 
 def test_joint_of_something_else(tmp_path):

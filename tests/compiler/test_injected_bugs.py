@@ -12,36 +12,17 @@ from tests.compiler.programs import program_with
 from tests.compiler.test_programs import SCATTERED
 from tests.tiers import quick
 
-
-def _mean_of_means(source: str) -> str:
-    """Each replica divides by its own number of samples, and the means are averaged."""
-    return re.sub(
-        r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 // 8 * len(w.env_indices) * 3)", source
-    )
-
-
-def _gradient_twice(source: str) -> str:
-    """The sum over replicas is computed twice."""
-    return re.sub(r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 / 3)", source)
-
-
-def _noise_by_rank(source: str) -> str:
-    """Every replica numbers its environments from 0."""
-    tables = "RandomTables(w.seed, range(len(w.env_indices)), w.agents)"
-    head = "from mindspore_rl.runtime.rank.noise_tables import RandomTables\n\n\ndef run(w):"
-    return source.replace("def run(w):", f"{head}\n    w.noise = {tables}.uniform", 1)
-
-
+SUM = r"(gradient_function\(.*?, )(\d+)\)"
+LOCAL = "RandomTables(w.seed, range(len(w.env_indices)), w.agents).uniform"
+RUN = "from mindspore_rl.runtime.rank.noise_tables import RandomTables\n\n\ndef run(w):"
 BUGS = {
-    "mean of means": _mean_of_means,
-    "gradient counted twice": _gradient_twice,
-    "noise by local index": _noise_by_rank,
+    # Each replica divides by its own number of samples, and the means are averaged.
+    "mean of means": (SUM, r"\1\2 // 8 * len(w.env_indices) * 3)", "gradient"),
+    "gradient counted twice": (SUM, r"\1\2 / 3)", "gradient"),
+    # Every replica numbers its environments from 0.
+    "noise by local index": (r"def run\(w\):", f"{RUN}\n    w.noise = {LOCAL}", "action"),
 }
-SHOWS = {
-    "mean of means": "gradient",
-    "gradient counted twice": "gradient",
-    "noise by local index": "action",
-}
+"""What is replaced in the source of a fragment, by what, and the mark where that shows."""
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +39,19 @@ def test_nothing_injected(job, reference, tmp_path):
     assert inproc.run_and_compare(job, reference, tmp_path) == []
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_injected_bug_shows(bug, job, reference, tmp_path):
-    def spoil(folder):
-        (file,) = (folder / "fragments").glob("*.py")
-        source = file.read_text()
-        spoiled = BUGS[bug](source)
-        assert spoiled != source
-        file.write_text(spoiled)
+@pytest.mark.parametrize(("old", "new", "mark"), BUGS.values(), ids=BUGS)
+def test_injected_bug_shows(old, new, mark, job, reference, tmp_path):
+    wrong = inproc.run_and_compare(job, reference, tmp_path, lambda folder: spoil(folder, old, new))
+    assert any(f"boundary:{mark}" in line for line in wrong)
 
-    wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
-    assert any(f"boundary:{SHOWS[bug]}" in line for line in wrong)
+
+def spoil(folder, old, new):
+    """Replaces text in the source of the only fragment."""
+    (file,) = (folder / "fragments").glob("*.py")
+    source = file.read_text()
+    spoilt = re.sub(old, new, source)
+    assert spoilt != source
+    file.write_text(spoilt)
 
 
 ACTED = "(msrl.agent_act(obs) + msrl.env_index() // 3) % 2"
@@ -127,14 +110,9 @@ def test_an_environment_has_one_number_under_every_policy(
 @pytest.mark.parametrize("env", ["CartPole-v1", IN_GRAPH])
 def test_numbers_by_replica_show(env, by_number, tmp_path):
     """Every replica numbers its environments from 0."""
-
-    def spoil(folder):
-        (file,) = (folder / "fragments").glob("*.py")
-        source = file.read_text()
-        spoilt = re.sub(r"(w\.env_index\(\)|self\.env_index_\d+(?= \*))", r"\1 % 3", source)
-        assert spoilt != source
-        file.write_text(spoilt)
-
+    number = r"(w\.env_index\(\)|self\.env_index_\d+(?= \*))"
     job, reference = by_number("MultipleLearners", 3, env)
-    wrong = inproc.run_and_compare(job, reference, tmp_path, spoil)
+    wrong = inproc.run_and_compare(
+        job, reference, tmp_path, lambda folder: spoil(folder, number, r"\1 % 3")
+    )
     assert any("boundary:action" in line for line in wrong)

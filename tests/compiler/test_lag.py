@@ -12,45 +12,19 @@ from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime.checkpoint import lagged, load
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, program_with
-from tests.compiler.test_programs import SCATTERED
 from tests.multiprocess import theorem
 from tests.tiers import quick
 
 COARSE, FINE = "SingleLearnerCoarse", "SingleLearnerFine"
 A2C = {"num_envs": 3, "num_steps": 4, "hidden": (8,)}
 PPO = {**A2C, "num_minibatches": 2, "update_epochs": 2}
-DQN = {"num_envs": 2, "num_steps": 4, "n_step": 2, "learning_starts": 8}
 IN_GRAPH = {"env": "graph:CartPole-v1"}
-CASES = [
-    ("ppo", COARSE, 2, 1, {**PPO, "normalise_obs": True}),
-    ("impala", COARSE, 2, 2, A2C),
-    ("ppo", SCATTERED, 1, 2, PPO),
-    ("ppo", COARSE, 1, 2, PPO),
-    ("a2c", str(inproc.PROGRAMS / "crossed.py"), 1, 1, A2C),
-    ("dqn", COARSE, 2, 1, DQN),
-    ("ppo", FINE, 2, 2, {**PPO, "normalise_obs": True}),
-    ("ppo", "MultipleLearners", 2, 1, {**PPO, "normalise_obs": True}),
-    ("ppo", "Central", 2, 1, {**PPO, "normalise_obs": True}),
-    ("ppo", "Environments", 2, 1, PPO),
-    ("ppo", "GPUOnly", 2, 1, {**PPO, **IN_GRAPH, "normalise_obs": True}),
-    ("dqn", "GPUOnly", 1, 2, {**DQN, **IN_GRAPH}),
-]
 
 
 def request(algorithm, policy, workers, lag, iterations=3, **config):
     file = registry.find_algorithm(algorithm)
     job = inproc.request(file, policy, workers, {"lag": lag}, **config)
     return dataclasses.replace(job, num_iterations=iterations)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "policy", "workers", "lag", "config"),
-    quick(CASES),
-    ids=lambda part: getattr(part, "name", None),
-)
-def test_equals_a_reference_with_the_same_lag(algorithm, policy, workers, lag, config, tmp_path):
-    job = request(algorithm, policy, workers, lag, **config)
-    assert inproc.differences(job, tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,14 @@ def test_a_value_of_a_shape_alone_is_named_where_it_would_cross(tmp_path):
     )
     changed[0] = made, marked
     analyse_with(tmp_path, "SingleLearnerCoarse", remove=changed, compiled=False)
+
+
+def test_parameters_are_sent_once_where_nobody_acts_between_two_updates(tmp_path):
+    """The second update stands under a condition; they are sent behind it in any case."""
+    learnt = "msrl.report(msrl.agent_learn(batch))\n"
+    again = learnt + "            if msrl.env_steps() > 64:\n"
+    again += "                msrl.update(self.learner.apply_all)\n"
+    changed = [(learnt, again), (ALL[0], ALL[1].replace("self, x", "self"))]
+    cut = analyse_with(tmp_path, "SingleLearnerCoarse", remove=changed, compiled=False)
+    sent = [m.after for m in cut.messages if m.mark == "parameters"]
+    assert len(sent) == 1 and sent[0].startswith("if#")

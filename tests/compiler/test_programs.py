@@ -48,6 +48,7 @@ QUICK = [
     if name in ("two_rollouts", "early_ends")
 ]
 QUICK += [
+    ("early_ends", SCATTERED, "CartPole-v1"),
     ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),

@@ -1,11 +1,22 @@
-"""Loops that end early: `break` at three depths, `while`, and minibatches under a condition."""
+"""Loops that end early: `break` at three depths, `while`, and minibatches under a condition.
 
-from mindspore import ops
+Statistics of the batch decide on updates, and a loop changes a parameter that it reads.
+"""
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, ops
 
 from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
 class Learn(BaseLearner):
+    def __init__(self, net, config):
+        super().__init__(net, config)
+        self.seen = Parameter(Tensor([0.5], ms.float32), name="seen")
+
+    def follow(self, x):
+        ops.assign(self.seen, 0.9 * self.seen + 0.1 * x)
+
     def phase(self, msrl, data, limit):
         taken, loss = 0.0, 0.0
         for epoch in msrl.epochs(3):
@@ -44,10 +55,15 @@ class Learn(BaseLearner):
                 if scale * left > 0.2:
                     break
                 scale = scale + 0.05
+        if top > -5.0:
+            for _ in range(2):
+                msrl.update(self.follow, mean)
+                if top > -4.0:
+                    target = target * (1.0 + self.seen[0])
         target = msrl.boundary("advantage", target + scale)
         taken, loss, last = self.phase(msrl, (obs, action, target), 0.69)
         again = 0.0
-        if taken < 6.5:
+        if taken < 6.5 and top < 5.0:
             for minibatch in msrl.minibatches(2, (obs, action, target)):
                 grads, means = msrl.gradient(self.loss, self.net, *minibatch)
                 msrl.update(self.apply, grads)

@@ -1,4 +1,4 @@
-"""NamedTuples with fields that are tuples and other NamedTuples."""
+"""NamedTuples with fields that are tuples and other NamedTuples, inserted beside a tuple of one."""
 
 from typing import Any, NamedTuple
 
@@ -28,9 +28,10 @@ class Learn(BaseLearner):
     def centred(self, msrl, outcome):
         return outcome._replace(reward=outcome.reward - msrl.mean(outcome.reward))
 
-    def learn(self, msrl, batch):
+    def learn(self, msrl, inserted):
+        batch, (again,) = inserted
         outcome = self.centred(msrl, batch.outcome)
-        target = outcome.reward + 0.1 * outcome.next_obs[..., 0]
+        target = outcome.reward + 0.1 * again.next_obs[..., 0]
         if batch.memory:
             target = target + 0.1 * batch.memory[0][..., 0]
         parts = Minibatch(batch.obs, batch.action, target=target)
@@ -53,6 +54,7 @@ class Records(SmallTrainer):
                 action = msrl.agent_act(obs)
                 next_obs, _, reward, _, _ = msrl.env_step(action)
                 outcome = Outcome(reward=reward + before.reward, next_obs=next_obs)
-                msrl.replay_insert(Step(obs, action, outcome, memory=(before.next_obs,)))
+                step = Step(obs, action, outcome, memory=(before.next_obs,))
+                msrl.replay_insert(step, (outcome,))
                 obs, before = next_obs, outcome._replace(reward=0.1 * reward)
             msrl.report(msrl.agent_learn(msrl.replay_sample()))

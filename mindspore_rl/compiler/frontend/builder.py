@@ -70,7 +70,17 @@ SAME_SIZES: tuple[str, ...] = (
     "log",
     "ones_like",
 )
-SAME_SIZES += ("sigmoid", "sqrt", "square", "stop_gradient", "tanh", "zeros_like")
+SAME_SIZES += (
+    "relu",
+    "sigmoid",
+    "sign",
+    "softplus",
+    "sqrt",
+    "square",
+    "stop_gradient",
+    "tanh",
+    "zeros_like",
+)
 """Operators and methods whose result has the sizes of their first argument."""
 _POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
 

@@ -53,8 +53,7 @@ def filled_arrays(function: ast.FunctionDef) -> Iterator[str]:
                 fills = sum(_fills(one, name) for one in then)
                 if (
                     0 < fills == _fills(function, name)
-                    and _stores(function, name) == 1
-                    and not any(_may_keep(one, name) for one in then)
+                    and not any(_stores(one, name) or _may_keep(one, name) for one in then)
                 ):
                     yield name
 
@@ -77,7 +76,7 @@ def _new_arrays(statement: ast.stmt) -> Iterator[str]:
             return
     for pair in pairs:
         match pair:
-            case ast.Name(name), ast.Call(ast.Attribute(_, function)) if function in NEW:
+            case ast.Name(name), ast.Call(ast.Attribute(ast.Name(), function)) if function in NEW:
                 yield name
 
 

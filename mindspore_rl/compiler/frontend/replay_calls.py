@@ -37,12 +37,12 @@ class Store:
     Attributes:
         keep: capacity in records of an environment; 0: a trajectory buffer.
         width: number of values of a record.
-        record: the NamedTuple that was inserted, if it was one.
+        record: the record that was inserted, or the values if some are tuples or records.
     """
 
     keep: int
     width: int
-    record: Record | None
+    record: tuple | None
 
 
 def stored(name: str) -> tuple[tuple[str, str], ...]:
@@ -74,8 +74,9 @@ class RecordCalls:
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
         values = tuple(self.reader.elements(node.args))
-        record = values[0] if len(values) == 1 and isinstance(values[0], Record) else None
-        if record is not None:
+        record: tuple | None = None
+        if any(isinstance(value, tuple) for value in values):
+            record = values[0] if len(values) == 1 and isinstance(values[0], Record) else values
             values = tuple(flattened(record))
         keep, into = 0, self.name(node, "into")
         for item in node.keywords:
@@ -187,7 +188,9 @@ class RecordCalls:
         parts = iter(found)
         record = unflattened(inserted, parts)
         more = tuple(parts)
-        return (record, *more) if more else record
+        if isinstance(inserted, Record):
+            return (record, *more) if more else record
+        return (*record, *more)
 
     def _way(self, node: ast.Call) -> tuple[str, int]:
         """Returns how records are drawn (`by`) and the number of steps of a window (`steps`)."""

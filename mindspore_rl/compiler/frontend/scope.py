@@ -327,8 +327,8 @@ class Frame:
                 isinstance(part, ast.Attribute) and part.attr == "shape" for part in ast.walk(node)
             ):
                 hint = (
-                    "of sizes, those of samples and minibatches are known while reading, "
-                    "batch.reward.shape[0]:\n  take these, or the configuration's number, "
+                    "of sizes, those of samples and minibatches are known while reading"
+                    f"{self._sized(node)}: take these,\n  or the configuration's number, "
                     "self.config.num_steps"
                 )
             self.fail(
@@ -338,6 +338,22 @@ class Frame:
                 hint,
             )
         return value
+
+    def _sized(self, node: ast.expr) -> str:
+        """Names an array whose sizes are known, for one of the size in an expression."""
+        axis = 0
+        for part in ast.walk(node):
+            match part:
+                case ast.Subscript(ast.Attribute(_, "shape"), ast.Constant(int(given))):
+                    axis = given
+        for name, struct in self.names.items():
+            fields = struct.fields if isinstance(struct, Record) else ("",)
+            parts = struct if isinstance(struct, Record) else (struct,)
+            for field_name, part in zip(fields, parts, strict=True):
+                sizes = self.sizes_of(part.name) if isinstance(part, Var) else None
+                if axis < len(sizes or ()):
+                    return f", {name}{field_name and '.'}{field_name}.shape[{axis}]"
+        return ""
 
     def with_sizes(self, node: ast.expr) -> ast.expr:
         """Returns an expression with the sizes of arrays that are known while reading."""

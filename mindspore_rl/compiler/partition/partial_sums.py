@@ -163,6 +163,11 @@ def _check_shares(result: Partition, fragment: Fragment, op: Op, partials: _Part
                 "; to sort the members of a\npopulation, take group_means(msrl, value, member, "
                 "members) of rl/statistics.py"
             )
+        elif "by StridedSlice" in evidence:
+            advice += (
+                "; what a loop over rows\npicks, x[b][index[b]], is picked for all rows at once: "
+                "ops.gather_elements(x, 1, index)"
+            )
         if own := _made_of_numbers(op):
             advice = (
                 f"of an array made of numbers a replica takes its rows if it stands on a line of "

@@ -329,7 +329,24 @@ class _Demand:
                 (message.source, message.target, message.after) if parameters else (message.name,),
                 message,
             )
-        return tuple(placed.values())
+        kept = list(placed.values())
+        return tuple(m for m in kept if not any(self._sent_again(m, other) for other in kept))
+
+    def _sent_again(self, message: Message, other: Message) -> bool:
+        """Returns whether another message sends the parameters before anybody uses these."""
+        loops = [item for item in self.program.body if isinstance(item, Loop)]
+        body = next(loop.body for loop in loops if loop.kind == "iterations")
+        places = {item.name: place for place, item in enumerate(body)}
+        if (
+            (message.source, message.target) != (other.source, other.target)
+            or not message.variables == other.variables == (PARAMETERS,)
+            or not {message.after, other.after} <= places.keys()
+            or not {*message.uses} <= {*other.uses}
+        ):
+            return False
+        between = body[places[message.after] + 1 : places[other.after] + 1]
+        inside = {item.name for item, _ in paths(between)}
+        return bool(between) and inside.isdisjoint(message.uses)
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
