@@ -29,6 +29,7 @@ each = ops.Map()
 MindSpore compiles it, with a primitive as the function, many times faster than a comprehension.
 """
 reshape = ops.Reshape()
+constant = ops.StopGradient()
 NUMBERS = {"float": float32, "int": int32, "bool": bool_}
 """Types of Python's numbers in cells."""
 
@@ -68,7 +69,8 @@ def gradient_function(
 
     def gradient(*args):
         (_, means, rows), grads = differentiate(*args)
-        return grads, means, rows
+        # Uncompiled, a later gradient of a loss that uses them would go on through this one.
+        return grads, each(constant, means), each(constant, rows)
 
     return gradient
 

@@ -291,7 +291,19 @@ SCALED = """
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
 PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
 MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
+DROPPED = """
+top, low = msrl.max(reward), msrl.min(reward)
+for k in range(1, 3):
+    if top > -9.0:
+        if k == 1 or top < -5.0:
+            half = 0.5 * low
+        else:
+            top, low = low, 0.9 * top
+        low = msrl.max(reward)
+    reward = reward + 0.1 * low
+target = reward"""
 EQUAL = {
+    "a name that an inner condition sets, and the outer one sets again": ({"learn": DROPPED},),
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "numbers that some turns of a loop leave out": ({"learn": LEFT_OUT},),
     "the extreme of two numbers of the run": ({"learn": EXTREMES},),

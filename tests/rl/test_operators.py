@@ -18,3 +18,17 @@ def test_and_or_with_a_number_give_what_python_gives(value, other):
 def test_and_or_of_several_numbers_are_refused():
     with pytest.raises(ValueError, match="array of several numbers"):
         either(Tensor(np.ones(2, np.float32)), True)
+
+
+def test_a_gradient_ends_at_the_statistics_of_another():
+    net, x = nn.Dense(3, 1), Tensor(np.arange(12.0).reshape(4, 3), ms.float32)
+    loss = operators.gradient_function(lambda x: (ops.square(net(x)), 2.0 * net(x)), net, None)
+    _, means, rows = loss(x)
+    for told in (*means, *(row.sum() for row in rows)):
+        number = Tensor(told.asnumpy())
+        found, wanted = (
+            operators.gradient_function(lambda x, n=n: ops.square(net(x)) * n, net, None)(x)[0]
+            for n in (told, number)
+        )
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())

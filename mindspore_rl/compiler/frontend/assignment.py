@@ -10,6 +10,7 @@ from mindspore_rl.compiler.frontend.records import Listed, Record, is_sequence, 
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
     Gone,
+    Scope,
     Static,
     Struct,
     Var,
@@ -49,10 +50,19 @@ class Assignments:
                     self.draft.frame.created[name] = self.draft.scope
                 self._write([(name, struct)], {name})
 
-    def forget(self, names: set[str]) -> None:
-        """Makes names local to an inner body, because nothing reads them after it."""
-        for name in names:
-            self.draft.frame.created.pop(name, None)
+    def forget(self, names: set[str]) -> dict[str, tuple[Scope, str]]:
+        """Makes names local to an inner body, because nothing reads them after it.
+
+        Returns: their variables outside of it, for `remember`.
+        """
+        frame = self.draft.frame
+        known = names & frame.created.keys()
+        return {name: (frame.created.pop(name), frame.rename[name]) for name in known}
+
+    def remember(self, forgotten: dict[str, tuple[Scope, str]]) -> None:
+        """Gives names their variables back, after the inner body."""
+        for name, (scope, variable) in forgotten.items():
+            self.draft.frame.created[name], self.draft.frame.rename[name] = scope, variable
 
     def assign(self, target: ast.expr, value: Struct) -> None:
         """Assigns the parts of a value to the names of a target."""

@@ -459,7 +459,7 @@ class _Builder(ExpressionReader):
         changed -= own
         self.load_parameters(changed, node)
         self.assignments.give_homes(sorted(changed), always=True)
-        self.assignments.forget(own)
+        forgotten = self.assignments.forget(own)
         before, ends, bodies = dict(self.frame.names), [], []
         self.draft.conditions += 1
         self.draft.perhaps += 1
@@ -491,6 +491,7 @@ class _Builder(ExpressionReader):
             if marks(taken[name]) != marks(other[name]):  # one of two lists
                 self.frame.names[name] = unmarked(taken[name])
         self.loops.end_of(own, "a condition")
+        self.assignments.remember(forgotten)
         self.draft.scope.items.append(
             Branch(self.draft.name_op("if"), test, reads, bodies[0], bodies[1], where)
         )

@@ -70,7 +70,7 @@ class Loops:
         for name in assigned(node.body, changed=False) & self.frame.names.keys():
             # It may be another list from the second turn on.
             self.frame.names[name] = unmarked(self.frame.names[name])
-        self.assignments.forget(own)
+        forgotten = self.assignments.forget(own)
         before = {name: self.frame.names[name] for name in read if name in self.frame.names}
         index = self.draft.fresh(index)
         loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
@@ -97,6 +97,7 @@ class Loops:
         self.draft.conditions -= len(going)
         self._check_carried(before, node)
         self.end_of(own, "a loop")
+        self.assignments.remember(forgotten)
         if named and (shifted or self.frame.names[target] == Var(index)):
             self.frame.names[target] = Gone("a loop's index after the loop")
         body = self.draft.scope.items
