@@ -81,7 +81,7 @@ def test_glue_that_does_not_compile(tmp_path):
             (
                 "for _, p in self.net.parameters_and_names():\n            ops.assign(p, 0.5 * p)",
                 "call parameters_and_names in __init__: self.own = tuple(...)",
-            ),
+            )
         ],
         1,
     ),

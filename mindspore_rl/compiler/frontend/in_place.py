@@ -51,9 +51,8 @@ def filled_arrays(function: ast.FunctionDef) -> Iterator[str]:
                 last = max((k for k, one in enumerate(block) if _fills(one, name)), default=0)
                 then = block[place + 1 : last + 1]
                 fills = sum(_fills(one, name) for one in then)
-                if (
-                    0 < fills == _fills(function, name)
-                    and not any(_stores(one, name) or _may_keep(one, name) for one in then)
+                if 0 < fills == _fills(function, name) and not any(
+                    _stores(one, name) or _may_keep(one, name) for one in then
                 ):
                     yield name
 
