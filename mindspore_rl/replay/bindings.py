@@ -56,6 +56,7 @@ def functions() -> ctypes.CDLL:
         ("assign", None, [i, p, p, i, p, p, p]),
         ("resolve", None, [p, p, i, i, p, p, p, p, p, p]),
         ("find", i, [p, p, i, i, p, p, p, p, i, p, i, p, p, p, p, p, p, p]),
+        ("share", i, [p, p, i, u, u, u, i, i, p, p, p, i, p, i, p, i, p, p, p, p, p]),
         ("gather", None, [p, p, i, i, p, p, i, i, p, p, p, p, p]),
         ("will_need", None, [p, i, p, p, i, i, p, p]),
         ("n_step", None, [p, i, p, i, d, i, i, i, p, p, i, p, p, p, p, p]),

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mindspore_rl.replay.bindings import functions
-from mindspore_rl.replay.records import Records
+from mindspore_rl.replay.bindings import functions, in_parts
+from mindspore_rl.replay.draws import STREAM, Key, Mode, strata
+from mindspore_rl.replay.records import Buffers, Records
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
 
@@ -72,10 +73,30 @@ class HostView(Records):
             self._holders.ctypes.data, len(quotas), quotas.ctypes.data, self._rank,
             far.ctypes.data, *places, start + 32 * count, start + 32 * count + 8,
         )  # fmt: skip
-        positions, ids, probabilities, lengths = block[:-2].reshape(4, count)
-        columns = positions, ids, probabilities.view(np.float64), lengths.view(np.int32)
-        least = float(block[-2:].view(np.float64)[0])
-        return tuple(column[:found] for column in columns), least, bool(block[-1])
+        return *_found(block, found), bool(block[-1])
+
+    def share(
+        self,
+        key: Key,
+        mode: Mode,
+        totals: np.ndarray,
+        quotas: np.ndarray,
+        far: np.ndarray,
+        buffers: Buffers,
+    ) -> tuple[tuple[np.ndarray, ...], float] | None:
+        """Draws a batch from known totals, and copies the whole records that this rank gets.
+
+        Returns: see `find`; None if records are lacking or change meanwhile.
+        """
+        count = int(quotas.sum())
+        block = np.empty(4 * count + 2, np.int64)
+        found = functions().table_share(
+            *self._where(), key.seed, STREAM, key.step, mode, count,
+            strata(count, self.spec.lanes).ctypes.data, totals.ctypes.data,
+            self._holders.ctypes.data, len(quotas), quotas.ctypes.data, self._rank,
+            far.ctypes.data, *self.layout, buffers.at(0), in_parts(), block.ctypes.data,
+        )  # fmt: skip
+        return None if found < 0 else _found(block, found)
 
     def table_of(self, lane: int) -> tuple[Table, slice]:
         """Returns the table that holds a lane, and the lanes of that table."""
@@ -97,6 +118,13 @@ class HostView(Records):
         first = table.peek(order, count)
         first["id"] = to_whole(first["id"], self.spec, block)
         return first
+
+
+def _found(block: np.ndarray, rows: int) -> tuple[tuple[np.ndarray, ...], float]:
+    """Returns the columns that `table_find` wrote, and the smallest probability."""
+    positions, ids, probabilities, lengths = block[:-2].reshape(4, -1)
+    columns = positions, ids, probabilities.view(np.float64), lengths.view(np.int32)
+    return tuple(column[:rows] for column in columns), float(block[-2:].view(np.float64)[0])
 
 
 def to_part(ids: np.ndarray, spec: TableSpec, lanes: slice) -> np.ndarray:

@@ -36,6 +36,9 @@ class SampledBatch(Drawn):
     first: np.ndarray
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.columns:
+            known = ", ".join(self.columns)
+            raise ReplayError(f"a batch has no column {name!r}, expected one of {known}")
         return self.columns[name]
 
     def importance_weights(self, exponent: float) -> np.ndarray:

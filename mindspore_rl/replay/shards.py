@@ -62,6 +62,8 @@ class ShardedTable(ShardedDraws):
         """
         buffers = self._check(out, quotas)
         check_draw(self.spec, sum(quotas), mode)
+        if share := self._at_once(key, quotas, mode, buffers):
+            return share
         draws = self._draws(key, quotas, mode, wait_s)
         messages = self.messages(draws)
         sends = {to: rows for (source, to), rows in messages.items() if source == self._comm.rank}
@@ -93,6 +95,22 @@ class ShardedTable(ShardedDraws):
             raise failed
         columns = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         positions, ids, probabilities, lengths, first = columns
+        return BatchShare(positions, ids, probabilities, lengths, first, least)
+
+    def _at_once(
+        self, key: Key, quotas: Sequence[int], mode: Mode | Order, buffers: Buffers
+    ) -> BatchShare | None:
+        """Draws and copies whole records in one call, inside `reading()` on one host."""
+        far = self._between_hosts
+        if not isinstance(mode, Mode) or mode is Mode.DISTINCT or far.any():
+            return None
+        if not (self._told and self._near) or buffers.window < self.spec.length:
+            return None
+        totals, wanted = self._told.totals, np.array(quotas, np.int64)
+        if (found := self._near.share(key, mode, totals, wanted, far, buffers)) is None:
+            return None
+        (positions, ids, probabilities, lengths), least = found
+        first = np.zeros(len(ids), np.int32)
         return BatchShare(positions, ids, probabilities, lengths, first, least)
 
     def _give(

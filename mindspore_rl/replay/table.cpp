@@ -273,6 +273,38 @@ int64_t table_find(char *base, const Place *places, int64_t all_lanes, int64_t c
   return found;
 }
 
+// Draws a batch from known totals, and copies the whole records that a rank gets, all of them in its
+// sight. As table_find, with positions, ids, probabilities, lengths, `least` and `gone` in `found`; -1
+// if records are lacking or change meanwhile.
+int64_t table_share(char *base, const Place *places, int64_t all_lanes, uint32_t seed,
+                    uint32_t stream, uint32_t step, int64_t mode, int64_t count,
+                    const int32_t *strata, const uint64_t *totals, const int64_t *holder_of_lane,
+                    int64_t ranks, const int64_t *quotas, int64_t rank, const uint8_t *far,
+                    int64_t columns, const int64_t *starts, const int64_t *step_bytes,
+                    char *const *to, int (*in_parts)(void (*)(void *, int64_t), void *, int64_t),
+                    int64_t *found) {
+  std::vector<int32_t> lane(strata, strata + count);
+  std::vector<uint64_t> offsets(count);
+  if (table_draw(seed, stream, step, 0, mode, count, all_lanes, totals, lane.data(),
+                 offsets.data()) < 0)
+    return -1;
+  std::vector<int64_t> each(all_lanes);
+  for (int32_t one : lane) each[one]++;
+  std::vector<double> all(
+      all_lanes, double(std::accumulate(totals, totals + all_lanes, uint64_t(0))));
+  for (int64_t i = 0; mode == 2 && i < all_lanes; i++)
+    all[i] = double(totals[i]) * (double(count) / double(std::max(each[i], int64_t(1))));
+  int64_t *ids = found + count, *least = found + 4 * count;
+  int64_t rows = table_find(base, places, all_lanes, count, lane.data(), offsets.data(), all.data(),
+                            holder_of_lane, ranks, quotas, rank, far, found, ids,
+                            (double *)(found + 2 * count), (int32_t *)(found + 3 * count),
+                            (double *)least, least + 1);
+  std::vector<uint8_t> whole(rows);
+  table_gather(base, places, all_lanes, rows, ids, nullptr, Table(base).header.length, columns,
+               starts, step_bytes, to, whole.data(), in_parts);
+  return std::count(whole.begin(), whole.end(), 0) ? -1 : rows;
+}
+
 // Gives records new weights, but for those that have been overwritten or may not be drawn any
 // more; how many got one.
 int64_t table_update(char *base, int64_t count, const int64_t *ids, const double *priorities,

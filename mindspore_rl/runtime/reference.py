@@ -24,7 +24,6 @@ from mindspore_rl.replay.weights import ONE
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import gradient_function, leaves, to_array
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
-from mindspore_rl.rl.records import is_record
 from mindspore_rl.runtime.checkpoint import column_of, inserted_of, lagged
 from mindspore_rl.runtime.plain_loop import PlainLoop
 from mindspore_rl.runtime.replay_segments import put
@@ -245,7 +244,7 @@ class Reference(PlainLoop):
         return self._implied("env_step", "observation", super().env_step(action))
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
-        columns = tuple(leaves(values)) if is_record(values[0]) else values
+        columns = tuple(leaves(values))
         self._implied("replay_keep" if keep else "replay_insert", "transition", columns)
         super().replay_insert(*values, keep=keep, into=into)
 

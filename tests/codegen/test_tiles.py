@@ -65,6 +65,14 @@ def normalised(network, x, target):
     return ops.square((error - error.mean()) / (error.std() + 1e-6) + error).mean()
 
 
+def greedy(network, x, target):
+    """The largest result of each row, and another one by its place: one run of tiles."""
+    found = network(x)
+    known = ops.stop_gradient(found)
+    best = ops.one_hot(known.argmax(-1), found.shape[-1])
+    return ops.square((found * best).sum(-1) - known.max(-1) - target[:, 0]).mean()
+
+
 def agents(network, x, target):
     """Several agents in each row of the batch."""
     return ops.square(network(x).sum(1) - target).mean()
@@ -123,6 +131,7 @@ CASES = {
     "plain": (lambda: Learn(Layers(), plain), [_floats(ROWS, 4), _floats(ROWS, 3)]),
     "likelihood": (lambda: Learn(Layers(16), likelihood), [_floats(ROWS, 4), INDEX]),
     "normalised": (lambda: Learn(Layers(16), normalised), [_floats(ROWS, 4), _floats(ROWS, 3)]),
+    "greedy": (lambda: Learn(Layers(16), greedy), [_floats(ROWS, 4), _floats(ROWS, 3)]),
     "agents": (lambda: Learn(Layers(), agents), [_floats(ROWS, 5, 4), _floats(ROWS, 3)]),
     "chosen": (lambda: Learn(Layers(16), chosen), [_floats(3, 4), INDEX, _floats(ROWS, 3)]),
     "rows": (Rows, [_floats(ROWS, 4)]),
@@ -174,6 +183,7 @@ def test_tiles_give_what_mindspore_gives(case, all_tiled):
     ms.set_seed(1)  # Adam amplifies rounding where a gradient is almost zero
     _agreeing(make(), inputs)
     assert "static void tile_0" in all_tiled[0]
+    assert ("static void tile_1" in all_tiled[0]) == (case in ("normalised", "agents"))
 
 
 def test_weights_with_as_many_rows_as_the_batch_are_none_of_it(all_tiled):

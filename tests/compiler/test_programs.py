@@ -112,6 +112,18 @@ def test_fewer_workers_equal_the_reference(name, policy, workers, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
+def test_a_fragment_with_nothing_to_do_takes_part(tmp_path):
+    lines = (
+        "gradient = msrl.gradient(self.loss, self.net, obs, action, target)",
+        'grads, means = msrl.boundary("gradient", gradient)',
+        "msrl.update(self.apply, grads)",
+        'return {"loss": means[0]}',
+    )
+    learn = 'return {"reward": msrl.mean(reward)}'
+    file = program_with(tmp_path, remove=[(line, "pass") for line in lines], learn=learn)
+    assert inproc.differences(inproc.request(file, SCATTERED, 2), tmp_path / "job") == []
+
+
 @pytest.mark.slow
 def test_every_replay_goes_on_when_a_run_resumes(tmp_path):
     def run(name, iterations, resume=""):

@@ -98,6 +98,7 @@ def test_an_update_that_does_not_compile_is_told_what_to_write(lines, told, tmp_
 INSTEAD = {
     "target = target + obs.max(-1)": ("write x.amax(axis)",),
     "target += ops.cat((obs, ops.one_hot(action, 2)), -1).sum(-1)": (".astype(float32)",),
+    "target += ops.matmul(ops.one_hot(action, 2), ops.ones((2, 1)))[..., 0]": (".astype(float32)",),
     "target = target + obs.reshape((7, 1, 4)).sum()": ("x.shape[0]",),
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"

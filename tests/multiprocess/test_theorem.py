@@ -85,6 +85,9 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768. MuZero's search divides
 differences of values by their range, small in a network that has not learnt: a small `value_scale`.
 """
+SEARCHES = ("muzero",)
+"""Algorithms whose search amplifies rounding, on some processors beyond the tolerance: there what a
+millionth in parameters and gradients moves in the plain loop is allowed, as in `msrl check`."""
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
@@ -484,7 +487,12 @@ def _check(request, references, tmp_path, once=True):
             _check(request, references, tmp_path / "again", once=False)
             return
     assert {"variables/", "parameters/"} <= {one.name.split("/")[0] + "/" for one in found}
-    assert [str(one) for one in found if one.wrong] == []
+    wrong = [one for one in found if one.wrong]
+    if wrong and request.algorithm.stem in SEARCHES:
+        carried = held.names_in_source(plan, dict(cut.program.locals))
+        moved = plain.rounding_alone(wrong, request.algorithm, request.config, reference, carried)
+        wrong = [one for one in wrong if not plain.is_rounding(one, moved[one])]
+    assert [str(one) for one in wrong] == []
     expected = [f"cells/{f.name}/{cell}" for f in plan.fragments for cell in f.cells]
     assert sorted(native) == (sorted(expected) if plan.cells == "native" else [])
     assert all(native.values())

@@ -196,6 +196,12 @@ def test_a_tensor_is_no_array_for_a_batch():
         Sampler(table, 2).sample(arrays)
 
 
+def test_a_column_that_a_batch_lacks_is_told_with_those_it_has():
+    table, _ = filled(range(4), TableSpec(COLUMNS, 4))
+    with pytest.raises(ReplayError, match="no column 'nothing', expected one of obs, "):
+        Sampler(table, 2).sample()["nothing"]
+
+
 def interpreter(library: str) -> str:
     """Returns a Python that has a library and gymnasium: this one, or one under .peers/."""
     for python in (sys.executable, *sorted(ROOT.glob(".peers/*/bin/python"))):

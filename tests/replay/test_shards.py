@@ -207,25 +207,28 @@ def test_what_crosses_is_what_was_predicted(weighted):
     assert crossed
 
 
+@pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.STRATIFIED])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_what_a_host_has_is_read_in_place(weighted):
+def test_what_a_host_has_is_read_in_place(weighted, mode):
     lanes, quotas, spec = (2, 0, 4, 1), (2, 12, 3, 7), whole_spec(weighted)
 
     def job(sharded, comm):
         out, key = spec.buffers(quotas[comm.rank]), Key(2, 0)
         sharded.totals()
         comm.sent.clear()
-        before = sharded.sample(key, quotas, out)
+        share = vars(sharded.sample(key, quotas, out, mode))
+        before = share | {name: column.copy() for name, column in out.items()}
         with sharded.reading():
-            return before, sharded.sample(key, quotas, out), comm.sent.copy()
+            share = vars(sharded.sample(key, quotas, out, mode))
+            return before, share | out, comm.sent.copy()
 
     for rank, found in enumerate(on_ranks(lanes, job, spec, hosts=(5, 5, 5, 5))):
         share, quiet_share, sent = found
         # A rank without lanes has no table to post in: before a batch, behind it, for `reading`.
         told = 3 * [(other, 8 * (4 + 4)) for other in range(4) if other != rank]
         assert sent == ([] if lanes[rank] else told)
-        for name, value in vars(share).items():
-            np.testing.assert_array_equal(getattr(quiet_share, name), value)
+        for name, value in share.items():
+            np.testing.assert_array_equal(quiet_share[name], value)
 
 
 def test_a_look_at_another_ranks_records_is_no_draw():

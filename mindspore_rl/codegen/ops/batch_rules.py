@@ -86,6 +86,14 @@ def _sum(node: Value, args: list[Value], batch: int) -> _Treated:
     return [SUM if 0 in reduced_axes(node) else BY_ROWS], sliced
 
 
+def _best(node: Value, args: list[Value], batch: int) -> _Treated:
+    """Handles extrema and their places, which must not be along the first axis."""
+    axes = axes_of(axis_of(node))
+    if not axes or any(axis % max(len(args[0].type.shape), 1) == 0 for axis in axes):
+        return None
+    return [BY_ROWS] * len(outputs(node)), [i == 0 for i in range(len(args))]
+
+
 def _along(node: Value, args: list[Value], batch: int) -> _Treated:
     """Handles primitives along an axis, which must not be the first."""
     axes = axes_of(axis_of(node))
@@ -141,11 +149,13 @@ _ALONG = {"Concat", "OneHot", "Stack"} | {
     for op, primitive in PRIMITIVES.items()
     if primitive.kernel in ("gather_along", "softmax", "softmax_grad")
 }
+_BEST = (op for op, primitive in PRIMITIVES.items() if primitive.kernel in ("arg", "fold"))
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(SUMS, _sum),
     "BiasAddGrad": _these([SUM], 0),
     **dict.fromkeys(_ALONG, _along),
+    **dict.fromkeys(_BEST, _best),
     "Gather": _gather,
     "Tile": _repeated,
     "StridedSliceGrad": _slice_grad,

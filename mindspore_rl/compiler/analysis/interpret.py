@@ -37,7 +37,7 @@ NUMPY = "NumPy computes where a number of its own stands first: write float(...)
 PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
 LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
 MEANS = "the means of msrl.gradient are a tuple, of one number too: `grads, (loss,) = ...`"
-TYPES = "ops.cat takes arrays of one type, and a one_hot is of whole numbers: .astype(float32)"
+TYPES = "its arrays have one type, and a one_hot is of whole numbers: .astype(float32)"
 ROWS = (
     "a replica, and this trial, have other numbers of rows: write -1 for the batch, or x.shape[0]"
 )
@@ -122,16 +122,19 @@ class Probe:
             shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
             inside = innermost(error, self.users_file)
             text = first_line(error)
+            pair = _is_of_pair(repr(error), inside or op.where.text)
+            means = not pair and re.search(r"'tuple'|=Tuple<", text)
+            whole = text.endswith("Init Failed: Concat") or re.search(r"be same as.*\[Int", text)
             raise ProgramError(
                 f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
                 f"{type(error).__name__}: {text}\n  inputs: {shapes}"
                 + (f"\n  raised at {inside.strip()}" if inside else "")
-                + (f"\n  {PAIR}" if _is_of_pair(repr(error), inside or op.where.text) else "")
+                + (f"\n  {PAIR}" if pair else "")
                 + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
                 + (f"\n  {LACKING}" if _is_lacking(text) else "")
-                + (f"\n  {MEANS}" if re.search(r"'tuple'|=Tuple<", text) else "")
+                + (f"\n  {MEANS}" if means else "")
                 + (f"\n  {ROWS}" if "proposed_shape" in text else "")
-                + (f"\n  {TYPES}" if text.endswith("Init Failed: Concat") else "")
+                + (f"\n  {TYPES}" if whole else "")
             ) from error
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):

@@ -53,14 +53,14 @@ def generate(
     collectives = tuple(
         r.name for r in regions if any(op.kind == "all_reduce" for op, _ in walk(r.items))
     )
-    touches_parameters = any(
+    has_parameters = "update" in projection.fragment.components or any(
         PARAMETERS in (*op.reads, *op.writes) for op, _ in walk(projection.body)
     )
     return Generated(
         "\n".join([doc, "", *_imports(program, projection, body), "", "", text]),
         tuple(r.name for r in regions),
         collectives,
-        bool(regions) or touches_parameters,
+        bool(regions) or has_parameters,
         carried_variables(projection),
     )
 

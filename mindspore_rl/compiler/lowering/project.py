@@ -105,7 +105,7 @@ class _Projector:
                 body = tuple(self.items(item.body, (*loops, item)))
                 if item.kind == "iterations":
                     body = (*self.started, *body, *self.recorded)
-                if body:
+                if body or item.kind == "iterations":  # of a fragment with nothing to do, too
                     talks = any(op.kind in ("send", "receive") for op, _ in walk(body))
                     loop = replace(item, body=body)
                     if not talks or item.apart not in ("", self.fragment.name):
