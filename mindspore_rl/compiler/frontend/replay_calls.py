@@ -78,13 +78,6 @@ class RecordCalls:
         if any(isinstance(value, tuple) for value in values):
             record = values[0] if len(values) == 1 and isinstance(values[0], Record) else values
             values = tuple(flattened(record))
-        elif beside := [value for value in values if isinstance(value, Record)]:
-            kind, other = beside[0].kind.__name__, ast.unparse(node.args[-1])
-            self.draft.fail(
-                node,
-                f"a {kind} beside other values of a record",
-                f"make them fields of it: {kind}(..., name={other})",
-            )
         keep, into = 0, self.name(node, "into")
         for item in node.keywords:
             if item.arg not in ("keep", "into"):
