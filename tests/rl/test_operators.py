@@ -1,9 +1,11 @@
 """Tests of operators that stand in cells for what Python does with its numbers."""
 
+import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Tensor, nn, ops
 
+from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import both, either
 
 
