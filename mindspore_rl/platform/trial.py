@@ -1,5 +1,6 @@
 """Finds by measurement whether work is faster on one thread or on several."""
 
+import math
 import time
 from collections import deque
 
@@ -21,7 +22,7 @@ class Trial:
         self._turns, self._began = 0, 0.0
         self._chosen, self._other, self._now = threads, 1, threads
         self._took_s = {count: deque[float]([], LAST) for count in (threads, 1)}
-        self._median_s = {threads: 0.0, 1: 0.0}
+        self._median_s = {threads: math.inf, 1: math.inf}
 
     def begin(self) -> int:
         """Begins a turn. Returns: its number of threads."""
