@@ -331,6 +331,7 @@ def test_dropping_waits_for_nobody():
     run = Simulation((1.0, 1.1, 20.0), bound=4, iterations=60, drop_stale=True).run()
     assert {stale for worker, stale in run.staleness if worker == 2} <= set(range(5))
     assert sum(part["dropped"] for part in run.metrics) == 60 - len(run.staleness) > 0
+    assert run.server.tickets.version == run.version  # what was dropped is no update
     waiting = Simulation((1.0, 1.1, 20.0), bound=4, iterations=60).run()
     assert run.time < waiting.time / 2
 
