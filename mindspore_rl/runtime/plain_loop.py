@@ -260,7 +260,7 @@ class PlainLoop(ABC):
         there = {number: draw.lines for number, draw in known.items() if draw}
         same = [number for number in there if there[number] == lines]
         alike = [number for number in there if there[number][-1:] == lines[-1:]]
-        return next(iter([*same, *alike, *free]))
+        return [*same, *alike, *free][0]
 
     def _step(self, site: str) -> int:
         """Numbers a site's calls over the whole run; every iteration has as many."""

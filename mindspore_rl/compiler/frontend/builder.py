@@ -6,7 +6,7 @@ import importlib
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -59,29 +59,9 @@ _BY_TURN = ("gradient", "update", "boundary", "replay_draw")
 """Kinds of operations that have a number by place and turn in an unrolled loop."""
 GENERATED_ENDINGS = ("_stack", "_flat", "_cell", "_bundle", "_first", "_turn", "_rows", "_team")
 
-
-SAME_SIZES: tuple[str, ...] = (
-    "abs",
-    "astype",
-    "bool",
-    "clamp",
-    "exp",
-    "float",
-    "int",
-    "log",
-    "ones_like",
-)
-SAME_SIZES += (
-    "relu",
-    "sigmoid",
-    "sign",
-    "softplus",
-    "sqrt",
-    "square",
-    "stop_gradient",
-    "tanh",
-    "zeros_like",
-)
+SAME_SIZES: tuple[str, ...] = ("abs", "astype", "bool", "clamp", "exp", "float", "int", "log")
+SAME_SIZES += ("ones_like", "relu", "sigmoid", "sign", "softplus", "sqrt", "square")
+SAME_SIZES += ("stop_gradient", "tanh", "zeros_like")
 """Operators and methods whose result has the sizes of their first argument."""
 _POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
 
@@ -267,8 +247,7 @@ class Draft:
         `()` for one number; None: none is known now. A variable keeps its sizes.
         """
         made = () if name in seen else self._makers(name)
-        found = {self._sizes_made(op, (*seen, name)) for op in made}
-        return max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
+        return _longest(self._sizes_made(op, (*seen, name)) for op in made)
 
     def _sizes_made(self, op: Op, seen: tuple[str, ...]) -> tuple[int, ...] | None:
         steps = op.attr.get("steps", 0)
@@ -297,11 +276,10 @@ class Draft:
                 return self._sizes(operand, seen)
             case ast.BinOp(left, _, right):
                 found = {self._sizes(left, seen), self._sizes(right, seen)}
-                largest = max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
-                return largest if found <= {largest, ()} else None
+                longest = _longest(found)
+                return longest if found <= {longest, ()} else None
             case ast.Call(ast.Attribute(owner, name), args) if name in SAME_SIZES:
-                found = {self._sizes(part, seen) for part in (owner, *args[:1])}
-                return max(found - {None}, key=len, default=None)  # type: ignore[arg-type]
+                return _longest(self._sizes(part, seen) for part in (owner, *args[:1]))
         return None
 
     def beside_batch(self, value: Struct) -> Struct:
@@ -397,3 +375,8 @@ class Draft:
         alias = self.fresh(name)
         self.imports[alias] = (module, name)
         return alias
+
+
+def _longest(sizes: Iterable[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    """Returns the sizes that say the most of those that are known; None if none are."""
+    return max((one for one in sizes if one is not None), key=len, default=None)

@@ -79,9 +79,9 @@ def _new_arrays(statement: ast.stmt) -> Iterator[str]:
                 yield name
 
 
-def _stores(node: ast.AST, name: str) -> int:
+def _stores(node: ast.AST, name: str) -> bool:
     found = (part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.arg)))
-    return sum(
+    return any(
         part.arg == name if isinstance(part, ast.arg) else _is_named(part, name, ast.Store)
         for part in found
     )
