@@ -80,9 +80,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
 
 def check(args: argparse.Namespace) -> int:
     """Runs `msrl check`. Returns: 1 if a job differs from the plain loop or fails, else 0."""
-    words = [word for word in args.policies or () if "=" in word]  # --policy A B num_steps=4
-    named = [word for word in args.policies or registry.policies() if word not in words]
-    files = [registry.find_policy(word) for word in named or registry.policies()]
+    files = [registry.find_policy(word) for word in args.policies or registry.policies()]
     policies = [(str(file), registry.load_policy(file).name) for file in files]
     workers = sorted(set(args.numbers or WORKERS), reverse=True)
     kinds = [args.kind] if args.kind else [NATIVE, MINDSPORE]
@@ -91,7 +89,6 @@ def check(args: argparse.Namespace) -> int:
     elif not args.kind and toolchain.compiler() is None:
         say("there is no C++ compiler, so no native cells")
         kinds = [MINDSPORE]
-    args.assignments = [*args.assignments, *words]
     args.config = args.config or NO_FILE  # a task's values would make the cases large
     job = with_file(Job.of(args))
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:

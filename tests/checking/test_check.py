@@ -144,7 +144,7 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
     [
         (["pppo"], "unknown algorithm 'pppo'"),
         (["ppo", "--policy", "Centrel"], "did you mean Central"),
-        (["ppo", "num_stepz=3"], "num_steps"),
+        (["ppo", "--policy", "Central", "--workers", "3", "num_stepz=3"], "did you mean num_steps"),
         (["ppo", "--policy", "auto"], "policy auto"),
         (["ppo", "--workers", "0"], "at least 1"),
         (["ppo", "--env", "CartPole-v7"], "CartPole-v"),
