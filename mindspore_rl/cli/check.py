@@ -13,7 +13,7 @@ from typing import Any
 
 from mindspore_rl.checking import table
 from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
-from mindspore_rl.cli.job_flags import add_options
+from mindspore_rl.cli.job_flags import add_options, add_schedule
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
@@ -50,6 +50,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         metavar="N",
         help="numbers of workers (default: 3 2 1)",
     )
+    add_schedule(parser)
     parser.add_argument(
         "--cells",
         dest="kind",
