@@ -125,15 +125,24 @@ def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: A
     return run(job, folder)[0].fragments[0]
 
 
-def _run(plan: Plan, folder: Path) -> None:
+def _run(plan: Plan, folder: Path) -> dict[int, dict[str, float]]:
+    """Runs a job. Returns: the metrics of each iteration that a rank reported, by its number."""
     Stamps(folder, plan.num_ranks, create=True)
     pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
     links = [Link(ours) for ours, _ in pairs]
+    reports: dict[int, dict[str, float]] = {}
     try:
         if plan.compiled:
             run_worker(plan, folder, 0, links[0])
         else:
             run_inproc(plan, folder, links)
+        for ours, theirs in pairs:
+            ours.close()
+            link = Link(theirs)
+            while not link.closed:
+                if (message := link.poll()) and message["kind"] == "iteration":
+                    reports.setdefault(message["iteration"], {}).update(message["metrics"])
+        return reports
     finally:
         for pair in pairs:
             for end in pair:
