@@ -140,8 +140,9 @@ def _run(plan: Plan, folder: Path) -> dict[int, dict[str, float]]:
             ours.close()
             link = Link(theirs)
             while not link.closed:
-                if (message := link.poll()) and message["kind"] == "iteration":
-                    reports.setdefault(message["iteration"], {}).update(message["metrics"])
+                message = link.poll() or {}
+                if metrics := message.get("metrics"):
+                    reports.setdefault(message["iteration"], {}).update(metrics)
         return reports
     finally:
         for pair in pairs:
