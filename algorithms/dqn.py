@@ -255,6 +255,7 @@ class DQNTrainer(Trainer):
 
     Config = Config
     masks_actions = True
+    max_lag, max_staleness = 1, 4  # its records are older (Ape-X, Horgan et al. 2018)
 
     def __init__(self, config, spec):
         super().__init__(config, spec)
