@@ -19,7 +19,6 @@ from mindspore_rl.errors import (
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.platform.stdio import say
-from mindspore_rl.policy import SYNCHRONOUS
 
 SMALL = {"num_envs": 8, "num_steps": 16}
 """Upper bounds of configuration keys that the user does not give."""
@@ -80,6 +79,7 @@ class Held:
         shrunk: the values of keys that were reduced, as `key=value`.
         lines: source lines of compared values, see `lines.of_program`.
         unread: sites of boundaries whose values nobody reads.
+        replayed: sizes of an iteration of asynchronous jobs, by environment.
         runs: configuration, plain run and names of carried variables, by environment and lag.
     """
 
@@ -91,6 +91,7 @@ class Held:
     lines: dict[str, str] = field(default_factory=dict)
     runs: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
+    replayed: dict[str, str] = field(default_factory=dict)
     _number: int = 0
 
     def row(self, case: Case) -> Row:
@@ -117,6 +118,8 @@ class Held:
         run_dir = self.folder / f"{self._number}"
         run_dir.mkdir(parents=True)
         plan, cut = pipeline.prepare(request, run_dir, self._see)
+        if plan.arrivals is not None:
+            return self._replayed(case, request, plan, run_dir)
         carried = held.names_in_source(plan, dict(cut.program.locals))
         unread = held.unread_sites(cut)
         self.unread.update(unread)
@@ -145,11 +148,44 @@ class Held:
         text += f"millionth in parameters and gradients moves it by {moved[first].far:.1e}"
         return replace(row, outcome=DIFFERENT if mistakes else ROUNDING, far=first.far, text=text)
 
+    def _replayed(self, case: Case, request: Any, plan: Any, run_dir: Path) -> Row:
+        """Runs an asynchronous job, and the plain loop that its log of arrivals drives.
+
+        Raises:
+            PolicyError: such a job writes no log.
+        """
+        from mindspore_rl.checking import held, replayed  # noqa: PLC0415  (imports MindSpore)
+
+        if not plan.arrivals.gather:
+            raise PolicyError(
+                f"policy {request.policy.name} sends gradients, and asynchronous ones depend on "
+                "timing, of which there is no log; check it with --schedule order=synchronous, or "
+                "a policy that sends trajectories, such as SingleLearnerCoarse"
+            )
+        try:
+            end, _ = held.run_plan(plan, run_dir)
+        except (JobFailure, MsrlError) as error:
+            return Row(case, FAILED, str(error))
+        native = held.native_cells(end).values()
+        worst = replayed.worst(replayed.replay(run_dir, lambda made, of: None))
+        config = request.config
+        self.replayed[config.env] = f"num_envs={config.num_envs} num_steps={config.num_steps}"
+        text = f"{worst.name}, after update {worst.iteration}" if worst.far else "to the last bit"
+        return Row(
+            case,
+            DIFFERENT if worst.wrong else EQUAL,
+            f"{text}: {worst.wrong}" if worst.wrong else text,
+            worst.far,
+            len(native) - sum(native),
+            len(native),
+            config.env,
+        )
+
     def _request(self, case: Case) -> Any:
         """Makes the request of a case, with sizes reduced.
 
         Raises:
-            PolicyError: the policy cannot run the environment or is asynchronous.
+            PolicyError: the policy cannot run the environment.
         """
         from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
 
@@ -165,12 +201,6 @@ class Held:
             more["device"] = "GPU"
         request = jobs.request(job, **more)
         registry.spec(request.config.env)
-        if request.policy.schedule.order != SYNCHRONOUS:
-            raise PolicyError(
-                f"schedule: order is {request.policy.schedule.order}, and a job depends on the "
-                "order in which its messages arrive: train one whose learner takes batches, and "
-                "`msrl replay` compares it with the plain loop of that order"
-            )
         given = {word.partition("=")[0] for word in job.assignments}
         given |= {*(job.written or ()), *(["num_envs"] if job.num_envs else [])}
         own = {key: getattr(request.config, key) for key in self.sizes if key not in given}

@@ -11,6 +11,8 @@ RTOL, ATOL = 1e-4, 1e-5
 Injected bugs show at 1e-3. Another order of summation gave 5.6e-6 where an advantage's mean is
 large relative to its deviation.
 """
+REPLAYED_TOL = 1e-3
+"""Likewise of a run that is repeated by its log: rounding errors grow by updates."""
 MARKS = ("action", "advantage", "gradient")
 """Marks of the boundaries whose values are compared."""
 METRIC, PARAMETERS, REPLAY, VARIABLES = "metric ", "parameters/", "replay/", "variables/"

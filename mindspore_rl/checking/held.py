@@ -71,7 +71,22 @@ def run_held(
         KeyboardInterrupt: the job was interrupted.
     """
     starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
-    plan = replace(plan, load_at=starts)
+    end, lines = run_plan(replace(plan, load_at=starts), run_dir)
+    reports = {int(line["iteration"]) - 1: line["values"] for line in lines}
+    found = []
+    for iteration in range(iterations):
+        found += compare_records(run_dir, reference, iteration, unread=unread)
+        found += compare_reports(reports.get(iteration, {}), reference, iteration)
+    return native_cells(end), found + compare_states(end, reference.states[-1], STATE)
+
+
+def run_plan(plan: Plan, run_dir: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """Runs a job. Returns: the arrays of its last checkpoint, and its lines of metrics.
+
+    Raises:
+        JobFailure: the job failed.
+        KeyboardInterrupt: the job was interrupted.
+    """
     save_plan(plan, run_dir)
     lines: list[dict[str, Any]] = []
     limit_s = admission.start_timeout_s(plan, resources.available_cores())
@@ -79,14 +94,12 @@ def run_held(
     outcome = run_job(plan, run_dir, options)
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
-    reports = {int(line["iteration"]) - 1: line["values"] for line in lines}
-    found = []
-    for iteration in range(iterations):
-        found += compare_records(run_dir, reference, iteration, unread=unread)
-        found += compare_reports(reports.get(iteration, {}), reference, iteration)
-    end = checkpoint.load(Path(str(outcome.checkpoint)))[0]
-    native = {name: bool(value) for name, value in end.items() if name.startswith(CELLS)}
-    return native, found + compare_states(end, reference.states[-1], STATE)
+    return checkpoint.load(Path(str(outcome.checkpoint)))[0], lines
+
+
+def native_cells(end: Mapping[str, np.ndarray]) -> dict[str, bool]:
+    """Returns whether each cell was native at a checkpoint, by name."""
+    return {name: bool(value) for name, value in end.items() if name.startswith(CELLS)}
 
 
 def compare_records(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl import programs
-from mindspore_rl.checking.compared import METRIC, PARAMETERS, Compared, compared
+from mindspore_rl.checking.compared import METRIC, PARAMETERS, REPLAYED_TOL, Compared, compared
 from mindspore_rl.checking.plain import draws_of
 from mindspore_rl.compiler.frontend.build import read
 from mindspore_rl.environments.registry import spec
@@ -19,9 +19,6 @@ from mindspore_rl.runtime import arrivals_log, checkpoint
 from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, Arrived
 from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE, read_lines
 from mindspore_rl.runtime.replayed import Names, ReplayedLoop, State
-
-TOLERANCE = 1e-3
-"""Of an entry, relative to itself and to its array's largest: rounding errors grow by updates."""
 
 
 def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compared]:
@@ -109,7 +106,7 @@ def _first_state(run_dir: Path, resume: str) -> State | None:
 
 
 def _worst(update: int, values: Iterable[tuple[str, np.ndarray, np.ndarray]]) -> Compared:
-    return worst(compared(update, *value, rtol=TOLERANCE, atol=TOLERANCE) for value in values)
+    return worst(compared(update, *value, REPLAYED_TOL, REPLAYED_TOL) for value in values)
 
 
 def worst(found: Iterable[Compared]) -> Compared:

@@ -56,7 +56,13 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
     for what, environments in covered.items():
         begin = f"{held.iterations} iterations, each from the plain loop's state, of"
         print(f"{begin} {' and '.join(environments)}, {what}")
-    for name in dict.fromkeys(config.env for config, _, _ in held.runs.values()):
+    for name, sizes in held.replayed.items():
+        print(
+            f"{held.iterations} iterations of {name}, {sizes}, asynchronously; compared with the "
+            "plain loop that the log of arrivals drives: parameters at the end and each update's "
+            f"metrics, within {compared.REPLAYED_TOL:.0e}"
+        )
+    for name in dict.fromkeys([*(c.env for c, _, _ in held.runs.values()), *held.replayed]):
         if warning := spec(name).warning:
             print(f"{name}: {warning}")
     for site, line in held.lines.items():

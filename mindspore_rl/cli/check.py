@@ -13,7 +13,7 @@ from typing import Any
 
 from mindspore_rl.checking import table
 from mindspore_rl.checking.cases import DIFFERENT, FAILED, REFUSED, SMALL, Case, Held, Row
-from mindspore_rl.cli.job_flags import add_options
+from mindspore_rl.cli.job_flags import add_options, add_schedule
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
@@ -50,6 +50,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         metavar="N",
         help="numbers of workers (default: 3 2 1)",
     )
+    add_schedule(parser)
     parser.add_argument(
         "--cells",
         dest="kind",
@@ -80,9 +81,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
 
 def check(args: argparse.Namespace) -> int:
     """Runs `msrl check`. Returns: 1 if a job differs from the plain loop or fails, else 0."""
-    words = [word for word in args.policies or () if "=" in word]  # --policy A B num_steps=4
-    named = [word for word in args.policies or registry.policies() if word not in words]
-    files = [registry.find_policy(word) for word in named or registry.policies()]
+    files = [registry.find_policy(word) for word in args.policies or registry.policies()]
     policies = [(str(file), registry.load_policy(file).name) for file in files]
     workers = sorted(set(args.numbers or WORKERS), reverse=True)
     kinds = [args.kind] if args.kind else [NATIVE, MINDSPORE]
@@ -91,7 +90,6 @@ def check(args: argparse.Namespace) -> int:
     elif not args.kind and toolchain.compiler() is None:
         say("there is no C++ compiler, so no native cells")
         kinds = [MINDSPORE]
-    args.assignments = [*args.assignments, *words]
     args.config = args.config or NO_FILE  # a task's values would make the cases large
     job = with_file(Job.of(args))
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:

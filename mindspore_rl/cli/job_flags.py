@@ -20,6 +20,11 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     _add(parser, options(Job)["trust"])
 
 
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    """Adds --schedule."""
+    _add(parser, options(Job)["schedule"])
+
+
 def _add(parser: argparse.ArgumentParser, option: Option) -> None:
     """Adds the flag of an option, or its positional argument."""
     about: dict[str, Any] = {"help": option.help + _default(option)}

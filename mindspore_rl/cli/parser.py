@@ -3,6 +3,8 @@
 import argparse
 import difflib
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from mindspore_rl.errors import ConfigError
@@ -22,6 +24,25 @@ class Parser(argparse.ArgumentParser):
         if words:  # argcomplete asks for these
             action.completer = lambda parsed_args, **_: words(parsed_args)  # type: ignore[attr-defined]
         return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parses words; KEY=VALUE is a value only of a flag that always takes one."""
+        if args is None or not any(action.dest == "assignments" for action in self._actions):
+            return super().parse_known_args(args, namespace)
+        sides: tuple[list[str], list[str]] = [], []
+        for before, word in zip(["", *args], args, strict=False):
+            sides[self._is_key(word, before)].append(word)
+        found, rest = super().parse_known_args(sides[False], namespace)
+        return found, [*rest, *sides[True]]
+
+    def _is_key(self, word: str, before: str) -> bool:
+        """Returns whether a word is KEY=VALUE and no value of the flag before it."""
+        if not re.match(r"[A-Za-z]\w*=", word) or Path(word).exists():
+            return False
+        flag = self._option_string_actions.get(before)
+        return not before.startswith("-") or (flag is not None and flag.nargs is not None)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses a value that is not among the choices, and names the nearest choice."""

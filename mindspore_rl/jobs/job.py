@@ -208,12 +208,8 @@ class Job:
 
     @classmethod
     def of(cls, arguments: Any) -> "Job":
-        """Makes a job from parsed arguments; the first word may be an assignment."""
-        given = {name: value for name, value in vars(arguments).items() if name in options(cls)}
-        word = given.get("algorithm") or ""
-        if "=" in word and not Path(word).exists():
-            given |= {"algorithm": None, "assignments": [word, *given["assignments"]]}
-        return cls(**given)
+        """Makes a job from parsed arguments."""
+        return cls(**{n: value for n, value in vars(arguments).items() if n in options(cls)})
 
 
 def with_file(job: Job) -> Job:

@@ -120,6 +120,29 @@ def test_what_is_refused_is_told_with_its_line(tmp_path, capsys):
     assert "nothing was compared: every case is refused" in printed.err
 
 
+@pytest.mark.multiprocess
+def test_an_asynchronous_job_is_compared_with_the_plain_loop_of_its_log(monkeypatch, capsys):
+    """The job reports another loss than the plain loop."""
+    run_plan = held.run_plan
+
+    def spoilt(plan, run_dir):
+        found = run_plan(plan, run_dir)
+        file = run_dir / "metrics.jsonl"
+        file.write_text(re.sub(r'"loss": -?', '"loss": 9', file.read_text()))
+        return found
+
+    monkeypatch.setattr(held, "run_plan", spoilt)
+    asked = ("--schedule", "order=asynchronous", "num_steps=4", *IN_THIS_PROCESS)
+    words = ("--policy", "SingleLearnerCoarse", "Central", *asked)
+    assert main(["check", str(REINFORCE), *words]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        "SingleLearnerCoarse 1 native different .* metric loss, after .*: 1 of 1 d", printed
+    )
+    assert "Central 1 native refused policy Central sends gradients, " in printed
+    assert "1 iterations of CartPole-v1, num_envs=8 num_steps=4, asynchronously; " in printed
+
+
 def test_a_loop_that_differs_from_itself(tmp_path, capsys):
     count = "COUNT = __import__('itertools').count()\n\n\n@dataclass(frozen=True)"
     file = changed(tmp_path, "@dataclass(frozen=True)", count)
@@ -144,7 +167,7 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
     [
         (["pppo"], "unknown algorithm 'pppo'"),
         (["ppo", "--policy", "Centrel"], "did you mean Central"),
-        (["ppo", "num_stepz=3"], "num_steps"),
+        (["ppo", "--policy", "Central", "--workers", "3", "num_stepz=3"], "did you mean num_steps"),
         (["ppo", "--policy", "auto"], "policy auto"),
         (["ppo", "--workers", "0"], "at least 1"),
         (["ppo", "--env", "CartPole-v7"], "CartPole-v"),
