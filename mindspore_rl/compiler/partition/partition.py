@@ -5,7 +5,9 @@ back to a mark that the policy may cut; there the value becomes a message. This 
 projection: each fragment's demand is followed backwards through reaching definitions.
 """
 
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mindspore_rl.compiler.ir.dataflow import INITIAL, definitions
@@ -329,24 +331,23 @@ class _Demand:
                 (message.source, message.target, message.after) if parameters else (message.name,),
                 message,
             )
-        kept = list(placed.values())
-        return tuple(m for m in kept if not any(self._sent_again(m, other) for other in kept))
+        again = self._sent_again(placed.values())
+        return tuple(m for m in placed.values() if m.name not in again)
 
-    def _sent_again(self, message: Message, other: Message) -> bool:
-        """Returns whether another message sends the parameters before anybody uses these."""
+    def _sent_again(self, messages: Iterable[Message]) -> set[str]:
+        """Returns the parameters' messages that another one follows before anybody uses them."""
         loops = [item for item in self.program.body if isinstance(item, Loop)]
-        body = next(loop.body for loop in loops if loop.kind == "iterations")
+        body = next((loop.body for loop in loops if loop.kind == "iterations"), ())
         places = {item.name: place for place, item in enumerate(body)}
-        if (
-            (message.source, message.target) != (other.source, other.target)
-            or not message.variables == other.variables == (PARAMETERS,)
-            or not {message.after, other.after} <= places.keys()
-            or not {*message.uses} <= {*other.uses}
-        ):
-            return False
-        between = body[places[message.after] + 1 : places[other.after] + 1]
-        inside = {item.name for item, _ in paths(between)}
-        return bool(between) and inside.isdisjoint(message.uses)
+        sent = [m for m in messages if m.variables == (PARAMETERS,) and m.after in places]
+        found = set()
+        for one, later in itertools.combinations(sorted(sent, key=lambda m: places[m.after]), 2):
+            if (one.source, one.target) == (later.source, later.target):
+                between = body[places[one.after] + 1 : places[later.after] + 1]
+                inside = {item.name for item, _ in paths(between)}
+                if {*one.uses} <= {*later.uses} and inside.isdisjoint(one.uses):
+                    found.add(one.name)
+        return found
 
     def _positioned(self, message: Message, all_messages: list[Message]) -> Message:
         defined_in = self.loops[message.site[-1]]
