@@ -36,9 +36,9 @@ def print_rows(head: Sequence[str], right: Sequence[str], rows: Iterable[Sequenc
         table.add_column(name, justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False).print(
-        table
-    )
+    Console(
+        width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False, highlight=False
+    ).print(table)
 
 
 def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:

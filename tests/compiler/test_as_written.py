@@ -552,6 +552,20 @@ def test_a_name_of_a_parameter_sees_updates(tmp_path):
     assert "$parameters" in ops[reads[path]].reads
 
 
+MADE_FIRST = {
+    "a sum from 0.0": "total = 0.0\nfor k in range(3):\n    total = total + 0.5 * reward[k]",
+    "a sum from 0, for each": "total = 0\nfor k in range(3):\n    total += reward[k]",
+    "a name": "for k in range(3):\n    if k == 0:\n        total = reward[0]\n    else:\n"
+    "        total = ops.maximum(total, reward[k])",
+}
+
+
+@pytest.mark.parametrize("case", MADE_FIRST)
+def test_a_loop_whose_first_turn_makes_a_variable_is_unrolled(case, tmp_path):
+    program = build_with(tmp_path, learn=MADE_FIRST[case] + "\ntarget = reward - total")
+    assert "range" not in [getattr(item, "kind", "") for item, _ in paths(program.body)]
+
+
 def test_a_loop_over_range_that_changes_an_array_is_not_unrolled(tmp_path):
     lines = "b = reward > 1.0\nfor i in range(3):\n    b |= reward > 0.0\ntarget = reward * b"
     program = build_with(tmp_path, learn=lines)
