@@ -325,6 +325,32 @@ else:
 more = {"late": 3.0, "early": 0.25, "z": 1.0, **metrics, **last}
 target = target * more["late"] * more["early"]
 """
+LONGER = """
+xs, both, lists = [1.0], [], {"all": [], "some": []}
+if msrl.env_steps() > 20:
+    xs.append(msrl.mean(reward))
+    both.append(reward)
+    for k in range(2):
+        lists["all"].append(msrl.mean(reward) * k)
+    for scale in (1.0, 2.0):
+        if msrl.mean(reward) > 0.5 * scale:
+            xs.append(scale)
+elif msrl.mean(reward) > 0.9:
+    xs.append(3.0)
+    both.append(2 * reward)
+else:
+    both.append(3 * reward)
+for k in msrl.epochs(2):
+    if k == 1:
+        for j in range(3):
+            xs.append(1.0 * j)
+for part in (1.0, 2.0):
+    if msrl.mean(reward) > 0.8 * part:
+        break
+    lists["some"].append(part)
+mean = sum(lists["some"]) / max(len(lists["some"]), 1)
+target = target * sum(xs) / len(xs) + both[0] + len(lists["all"]) + xs[-1] + mean
+"""
 OF_A_CONDITION = """
             if msrl.env_steps() > 20:
                 metrics = msrl.agent_learn(batch)
@@ -336,6 +362,7 @@ EQUAL = {
             "remove": [('{"loss": means[0]}', '{**metrics, **last, "b": kept["a"]}')],
         },
     ),
+    "lists that one branch of a condition makes longer": ({"learn": LONGER},),
     "metrics of a condition are those of the iteration before": (
         {
             "remove": [

@@ -110,7 +110,7 @@ def read(trainer: Any, marks: Implied | None = None) -> "_Builder":
 def _reading(
     trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
 ) -> "_Builder":
-    """Reads `trainer.train`, again if an entry turns out to be carried round by a loop."""
+    """Reads `trainer.train`, again where a loop or condition begins with more than was known."""
     carried: Carried = {}
     while True:
         try:
@@ -475,6 +475,7 @@ class _Builder(ExpressionReader):
         changed = assigned(node.body) | assigned(node.orelse)
         own = changed - self.frame.live[node]
         changed -= own
+        self.perhaps.begin_condition(node)
         self.load_parameters(changed, node)
         self.assignments.give_homes(sorted(changed), always=True)
         forgotten = self.assignments.forget(own)
@@ -505,6 +506,7 @@ class _Builder(ExpressionReader):
                 taken[name], other[name] = sides
                 self.assignments.name_in_source(name, sides[0])
             if not same(taken[name], other[name]):
+                self.perhaps.end_condition(node, name)
                 called = "the result" if name == self.frame.returned else f"`{name}`"
                 self.frame.fail(
                     node,

@@ -11,15 +11,20 @@ from mindspore_rl.compiler.frontend.scope import Perhaps, Scope, Static, Struct,
 from mindspore_rl.compiler.ir.ir import Branch, Expr, walk
 
 Carried = dict[tuple[str, int, int], set[tuple[str, Any]]]
-"""The names and keys of entries that loops carry round, though they may be set first in them."""
+"""The names and keys of entries that loops carry round, though they may be set first in them, and
+the names of lists that conditions make longer; by the places of loops and conditions."""
+
+
+LIST = None
+"""In place of a key: the name is of a list, to which one branch of a condition appends."""
 
 
 class Again(Exception):  # noqa: N818
-    """Ends a reading that is to be repeated: a loop carries entries that it sets first.
+    """Ends a reading that is to be repeated, because a statement begins with more than was known.
 
     Attributes:
-        place: of the loop.
-        entries: names and keys.
+        place: of the loop or condition.
+        entries: names and keys, see `Carried`.
     """
 
     def __init__(self, place: tuple[str, int, int], entries: set[tuple[str, Any]]) -> None:
@@ -49,7 +54,7 @@ class Choices:
         frame = self.draft.frame
         for name, key in sorted(self.carried.get(frame.place(loop), ()), key=str):
             struct = frame.names.get(name)
-            if isinstance(struct, Entries) and key not in struct:
+            if isinstance(struct, Entries) and key is not LIST and key not in struct:
                 made = self._new(self.reader.assignments.part(frame.rename[name], key))
                 self._absent(made)
                 frame.names[name] = Entries.of({**struct, key: made}, struct)
@@ -89,6 +94,23 @@ class Choices:
         return before
 
     # ---- conditions ------------------------------------------------------------------------
+
+    def begin_condition(self, node: ast.If) -> None:
+        """Makes arrays of the lists that only one branch of a condition makes longer."""
+        found = self.carried.get(self.draft.frame.place(node), ())
+        if chosen := {name for name, key in found if key is LIST}:
+            self.reader.grown.begin(node, self.reader.changes.holders, chosen)
+
+    def end_condition(self, node: ast.If, name: str) -> None:
+        """Reads a condition again whose branches differ in a list, if they append to it.
+
+        Raises:
+            Again: it has not been read so.
+        """
+        place = self.draft.frame.place(node)
+        known = (name, LIST) in self.carried.get(place, ())
+        if not known and self.reader.grown.appends(node, name):
+            raise Again(place, {(name, LIST)})
 
     def level(
         self, root: str, sides: tuple[Struct, Struct], scopes: tuple[Scope, Scope]
