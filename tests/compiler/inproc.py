@@ -103,10 +103,13 @@ def _settled(
 def _compare(plan: Plan, reference: theorem.ReferenceRun, folder: Path) -> list[str]:
     iterations = plan.num_iterations
     starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
-    _run(dataclasses.replace(plan, load_at=starts), folder)
+    reports = _run(dataclasses.replace(plan, load_at=starts), folder)
     used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
     marks = tuple(mark for mark in plan.record if mark in used)
     wrong = theorem.compare(folder, reference, iterations, marks)
+    for i in range(iterations):
+        found = held.compare_reports(reports.get(i, {}), reference, i)
+        wrong += [str(one) for one in found if one.wrong]
     last = checkpoint.list_checkpoints(folder / checkpoint.FOLDER)[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])
 
@@ -125,7 +128,8 @@ def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: A
     return run(job, folder)[0].fragments[0]
 
 
-def _run(plan: Plan, folder: Path) -> None:
+def _run(plan: Plan, folder: Path) -> dict[int, dict[str, float]]:
+    """Runs a job. Returns: the metrics of each iteration."""
     Stamps(folder, plan.num_ranks, create=True)
     pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
     links = [Link(ours) for ours, _ in pairs]
@@ -134,6 +138,13 @@ def _run(plan: Plan, folder: Path) -> None:
             run_worker(plan, folder, 0, links[0])
         else:
             run_inproc(plan, folder, links)
+        reports: dict[int, dict[str, float]] = {}
+        for end in (Link(theirs) for _, theirs in pairs):
+            while (message := end.poll()) is not None:
+                if message["kind"] == "iteration":
+                    of_iteration = reports.setdefault(message["iteration"] - 1, {})
+                    of_iteration |= message["metrics"]
+        return reports
     finally:
         for pair in pairs:
             for end in pair:

@@ -52,6 +52,7 @@ class Sequences:
         if isinstance(value, Static) and (isinstance(value.value, KNOWN_TYPES) or is_cells(value)):
             return tuple(map(Static, value.value))
         if isinstance(value, dict):
+            self.draft.frame.check_given(value, node)
             return tuple(map(Static, value))
         if not is_sequence(value):
             self.draft.fail(node, construct, KNOWN)
@@ -165,6 +166,7 @@ class Sequences:
             given = {key: Static(value) for key, value in given.value.items()}
         if not isinstance(given, dict):
             return None
+        self.draft.frame.check_given(given, func.value)
         pairs = tuple((Static(key), part) for key, part in given.items())
         return pairs if func.attr == "items" else tuple(p[func.attr == "values"] for p in pairs)
 
