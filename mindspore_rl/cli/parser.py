@@ -35,7 +35,8 @@ class Parser(argparse.ArgumentParser):
         for before, word in zip(["", *args], args, strict=False):
             sides[self._is_key(word, before)].append(word)
         found, rest = super().parse_known_args(sides[False], namespace)
-        return found, [*rest, *sides[True]]
+        found.assignments = [*found.assignments, *sides[True]]
+        return found, rest
 
     def _is_key(self, word: str, before: str) -> bool:
         """Returns whether a word is KEY=VALUE and no value of the flag before it."""

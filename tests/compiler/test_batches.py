@@ -258,6 +258,40 @@ def test_a_value_that_would_return_to_actors_is_refused(tmp_path):
         analyse(job)
 
 
+LEVEL = """found = msrl.agent_learn(batch)
+            level = 0.9 * level + found["loss"]
+            msrl.report({"level": level})"""
+SHUFFLED = """target = reward
+        if msrl.mean(reward) > 0.5:
+            for part in msrl.minibatches(2, (obs, action, reward)):
+                grads, _ = msrl.gradient(self.loss, self.net, *part)
+                msrl.update(self.apply, grads)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            [
+                ("env_reset())", "env_reset())\n        level = 0.0"),
+                ("msrl.report(msrl.agent_learn(batch))", LEVEL),
+            ],
+            r"carry `level` .*\n .*0\.9 \* level.*\n.*let msrl.update put `level` into one",
+        ),
+        (
+            [("target = reward\n", SHUFFLED)],
+            r"carry `shuffles` .*\n .*for part in .*\n.*put the minibatches outside it",
+        ),
+    ],
+)
+def test_a_learner_that_would_carry_a_value_is_refused_with_its_line(changes, told, tmp_path):
+    program = program_with(tmp_path, changes)
+    job = inproc.request(program, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
+    with pytest.raises(PolicyError, match=told):
+        prepare(job, tmp_path / "run")
+
+
 def test_a_learner_that_asks_for_the_numbers_of_changing_environments_is_refused(tmp_path):
     program = program_with(tmp_path, learn='target = reward * msrl.env_index().astype("float32")')
     job = inproc.request(program, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)

@@ -12,7 +12,14 @@ from mindspore_rl.compiler.lowering.target import Target
 from mindspore_rl.compiler.partition.messages import Message
 from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.errors import PolicyError
-from mindspore_rl.plan.plan import FragmentPlan, MessagePlan, Plan, ReductionPlan, save_plan
+from mindspore_rl.plan.plan import (
+    SHUFFLES,
+    FragmentPlan,
+    MessagePlan,
+    Plan,
+    ReductionPlan,
+    save_plan,
+)
 from mindspore_rl.platform.cache import make_folder, write_file
 
 
@@ -37,10 +44,15 @@ def generate_all(
         )
         code = generate(partition.program, projection, regions[name], target, title)
         if projection.serves and code.carried:
+            carried = code.carried[0]
+            *_, last = (op for op, _ in walk(partition.program.body) if carried in op.defines)
+            way = f"it keeps Parameters only: let msrl.update put `{carried}` into one"
+            if carried.startswith(SHUFFLES):
+                way = "it cannot count shuffles under a condition: put the minibatches outside it"
             raise PolicyError(
                 f"policy {policy} serves workers asynchronously, and {name} would carry "
-                f"`{code.carried[0]}` from an iteration of one worker to that of another; it can "
-                "keep parameters only"
+                f"`{carried}` from an iteration of one worker to that of another\n  {last.where}\n"
+                f"{way}"
             )
         found[name] = code
     return found
