@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Tensor
 
 from mindspore_rl.plan.plan import STATE, Plan
-from mindspore_rl.rl.operators import leaves, put_into
+from mindspore_rl.rl.operators import leaves, put_into, to_array
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.plain_loop import Draws
 from mindspore_rl.runtime.reference import Kept
@@ -75,6 +75,20 @@ def begin_of(
             rows = (slice(None),) * value.axis + (share,)
             variables[carried[name]] = arrays[f"variables/{name}"][rows]
     return environment, variables
+
+
+def take_rows(frame: FrameType, plan: Plan, carried: Mapping[str, str], share: slice) -> None:
+    """Takes some environments' rows of a loop's variables that have those of all environments.
+
+    As in a job, an array may be made of numbers alone, `ops.zeros((config.num_envs,))`.
+    """
+    variables, values = dict(frame.f_locals), {}
+    for name, value in plan.carried.items():
+        if name != STATE and value.axis is not None:
+            array = to_array(eval(carried[name], {}, variables))
+            if array.shape[value.axis] == plan.num_envs:
+                values[carried[name]] = array[(slice(None),) * value.axis + (share,)]
+    set_variables(frame, values)
 
 
 def set_variables(frame: FrameType, values: Mapping[str, np.ndarray]) -> None:

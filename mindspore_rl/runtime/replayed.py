@@ -9,7 +9,7 @@ run follows from the algorithm and the log.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -31,6 +31,7 @@ from mindspore_rl.runtime.plain_state import (
     counted,
     records_of,
     set_variables,
+    take_rows,
 )
 from mindspore_rl.runtime.reference import Reference
 
@@ -91,7 +92,7 @@ class ReplayedLoop(Reference):
         for worker, share in enumerate(sender.shares):
             own = self._log[self._log[..., 0] == worker]
             first = int(own[:, 1].min()) if len(own) else 0
-            actor = _Actor(trainer, range(*share), first, names)
+            actor = _Actor(trainer, plan, range(*share), first, names)
             if begin:
                 actor.begin = begin_of(begin, plan, names.carried, slice(*share))
                 actor._kept = records_of(begin, plan, slice(*share))
@@ -111,6 +112,8 @@ class ReplayedLoop(Reference):
         return self._first_steps + (updates - self._first) * self._plan.steps_per_update
 
     def iterations(self) -> Iterator[int]:
+        rows = slice(0, self.num_envs)
+        take_rows(sys._getframe(1), self._plan, self._names.carried, rows)
         for update in super().iterations():
             self._after_update(self.steps_after(update))
             newest = self._kept_versions[update] = self.versions[-1]
@@ -162,7 +165,7 @@ class ReplayedLoop(Reference):
         }
         for name, kept in self._kept.items():
             arrays |= kept.state(name)
-        parts = [actor.state(self._names.carried, plan) for actor in self._actors]
+        parts = [actor.state() for actor in self._actors]
         for name in parts[0]:
             value = plan.carried.get(name.removeprefix("variables/"))
             axis = value.axis if value and name.startswith("variables/") else 0
@@ -253,9 +256,12 @@ class _Actor(Reference):
         learned: what `agent_learn` returned last in the learner's loop; only its form matters.
     """
 
-    def __init__(self, trainer: Any, env_indices: range, first: int, names: Names) -> None:
+    def __init__(
+        self, trainer: Any, plan: Plan, env_indices: range, first: int, names: Names
+    ) -> None:
         super().__init__(trainer, 0, env_indices=env_indices)
         self.numbers, self.draws = range(first, ENDLESS), names.draws
+        self._plan, self._carried = plan, names.carried
         self._made = _Turn(env_indices)
         self.begin: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
         self.learned: Any = None
@@ -276,16 +282,16 @@ class _Actor(Reference):
         self._go()
         return self._made
 
-    def state(self, carried: Mapping[str, str], plan: Plan) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def state(self) -> dict[str, np.ndarray]:  # type: ignore[override]
         """Returns the arrays of a checkpoint that are of these environments."""
         self._finish()
         assert self._loop is not None
         state = self.environment.get_state() or {}
         found = {f"environment/{name}": value for name, value in state.items()}
         variables = dict(self._loop.f_locals)
-        for name, value in plan.carried.items():
+        for name, value in self._plan.carried.items():
             if name != STATE and value.axis is not None:
-                found[f"variables/{name}"] = to_array(eval(carried[name], {}, variables))
+                found[f"variables/{name}"] = to_array(eval(self._carried[name], {}, variables))
         return found
 
     def end(self) -> None:
@@ -297,6 +303,8 @@ class _Actor(Reference):
 
     def iterations(self) -> Iterator[int]:
         self._loop = sys._getframe(1)
+        own = slice(self.env_indices.start, self.env_indices.stop)
+        take_rows(self._loop, self._plan, self._carried, own)
         environment, variables = self.begin
         if environment:
             self.environment.set_state(environment)

@@ -108,7 +108,7 @@ def _compare(plan: Plan, reference: theorem.ReferenceRun, folder: Path) -> list[
     marks = tuple(mark for mark in plan.record if mark in used)
     wrong = theorem.compare(folder, reference, iterations, marks)
     for i in range(iterations):
-        found = held.compare_reports(reports.get(i, {}), reference, i)
+        found = held.compare_reports(reports.get(i + 1, {}), reference, i)
         wrong += [str(one) for one in found if one.wrong]
     last = checkpoint.list_checkpoints(folder / checkpoint.FOLDER)[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])
@@ -129,21 +129,23 @@ def run_compiled(algorithm: Path, folder: Path, num_iterations: int, **config: A
 
 
 def _run(plan: Plan, folder: Path) -> dict[int, dict[str, float]]:
-    """Runs a job. Returns: the metrics of each iteration."""
+    """Runs a job. Returns: the metrics of each iteration that a rank reported, by its number."""
     Stamps(folder, plan.num_ranks, create=True)
     pairs = [socket.socketpair() for _ in range(plan.num_ranks)]
     links = [Link(ours) for ours, _ in pairs]
+    reports: dict[int, dict[str, float]] = {}
     try:
         if plan.compiled:
             run_worker(plan, folder, 0, links[0])
         else:
             run_inproc(plan, folder, links)
-        reports: dict[int, dict[str, float]] = {}
-        for end in (Link(theirs) for _, theirs in pairs):
-            while (message := end.poll()) is not None:
-                if message["kind"] == "iteration":
-                    of_iteration = reports.setdefault(message["iteration"] - 1, {})
-                    of_iteration |= message["metrics"]
+        for ours, theirs in pairs:
+            ours.close()
+            link = Link(theirs)
+            while not link.closed:
+                message = link.poll() or {}
+                if metrics := message.get("metrics"):
+                    reports.setdefault(message["iteration"], {}).update(metrics)
         return reports
     finally:
         for pair in pairs:

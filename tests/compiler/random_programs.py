@@ -56,10 +56,10 @@ CONDITIONS += ("{k} > 1", "msrl.mean({0}) > 0.13", "self.config.extra", "{k} == 
 class Writer:
     """Writes the body of a function that takes `msrl`."""
 
-    def __init__(self, rng, arrays, numbers, keeps, data, helpers=()):
+    def __init__(self, rng, arrays, numbers, keeps, data, helpers=(), drawn=False):
         self.rng, self.lines, self.count = rng, [], 0
         self.arrays, self.numbers, self.counters = list(arrays), list(numbers), []
-        self.keeps, self.data, self.helpers = keeps, data, helpers
+        self.keeps, self.data, self.helpers, self.drawn = keeps, data, helpers, drawn
         self.gradients, self.loops, self.lists, self.nested = 2, 0, [], 0
         self.metrics = 0
 
@@ -171,7 +171,7 @@ class Writer:
             return
         self.gradients -= 1
         choice = self.rng.random()
-        if choice < 0.3:
+        if choice < 0.3 and not self.drawn:
             self.minibatches(depth)
         elif choice < 0.6 and self.keeps:
             count = self.rng.choice((8, 16, 16, 12))
@@ -243,7 +243,7 @@ class Writer:
         turn, carried = self.name("t"), self.name("g")
         self.add(depth, f"{new}, {carried} = ops.zeros_like({array}), ops.zeros_like({array}[0])")
         steps = self.rng.choice(("self.config.num_steps", "batch.reward.shape[0]"))
-        steps = steps if self.data else "self.config.num_steps"
+        steps = steps if self.data and not self.drawn else "self.config.num_steps"
         ends = self.rng.choice((f"reversed(range({steps}))", f"range({steps})"))
         self.add(depth, f"for {turn} in {ends}:")
         self.add(depth + 1, f"{carried} = {array}[{turn}] + 0.5 * {carried}")
@@ -286,11 +286,10 @@ def _helper(rng, name):
     return [*writer.lines, ""]
 
 
-def _learn(rng, keeps, helpers, carried):
+def _learn(rng, keeps, helpers, carried, drawn):
     arguments = ", ".join(["batch", *carried])
-    writer = Writer(
-        rng, ["reward"], ["loss", "top", *carried], keeps, "batch.obs, batch.action", helpers
-    )
+    data, numbers = "batch.obs, batch.action", ["loss", "top", *carried]
+    writer = Writer(rng, ["reward"], numbers, keeps, data, helpers, drawn)
     writer.add(1, f"def learn(self, msrl, {arguments}):")
     writer.add(2, "reward = 0.3 * batch.reward + batch.obs[:, :, 2]")
     writer.add(2, "loss, top = msrl.min(reward), msrl.max(reward)")
@@ -310,7 +309,7 @@ def _learn(rng, keeps, helpers, carried):
     return [*writer.lines, ""]
 
 
-def _train(rng, keeps, carried):
+def _train(rng, keeps, carried, drawn):
     lines = ["class RandomTrainer(SmallTrainer):", "    Learn = Learn", ""]
     lines += ["    def train(self, msrl):", "        obs = msrl.env_reset()"]
     lines += [f"        {name} = {value}" for name, value in carried.items()]
@@ -333,10 +332,16 @@ def _train(rng, keeps, carried):
     if rng.random() < 0.3:
         lines += ["                reward = reward + 0.1 * msrl.env_index()"]
     lines += [f"                step = Step(obs, action, {shaped})"]
-    lines += ["                msrl.replay_insert(step)"]
+    if not drawn:
+        lines += ["                msrl.replay_insert(step)"]
     if keeps:
         lines += ["                msrl.replay_insert(step, keep=64)"]
-    lines += ["                obs = next_obs", "            batch = msrl.replay_sample()"]
+    lines += ["                obs = next_obs"]
+    if drawn:
+        lines += ["            batch = msrl.replay_sample(16, steps=4)"]
+        lines += ["            batch = Step(*(ops.swapaxes(x, 0, 1) for x in batch))"]
+    else:
+        lines += ["            batch = msrl.replay_sample()"]
     arguments = ", ".join(["batch", *carried])
     taken = "(" + "".join(f"{name}, " for name in carried) + ")" if carried else "_nothing"
     learn = f"metrics, {taken} = msrl.agent_learn({arguments})"
@@ -352,12 +357,20 @@ def _train(rng, keeps, carried):
     return [*lines, ""]
 
 
-def program(seed):
-    """Returns: the text of random program `seed`."""
+def program(seed, asynchronous=False):
+    """Returns: the text of random program `seed`.
+
+    Args:
+        seed: of the program.
+        asynchronous: whether it is one for an asynchronous schedule, whose learner carries
+            parameters only and has one replay.
+    """
     rng = random.Random(seed)
     helpers = [f"helper{i}" for i in range(rng.randint(0, 2))]
     keeps = rng.random() < 0.5
-    carried = {"ema": "0.0", "goal": "0.5"} if rng.random() < 0.6 else {}
+    carried = {"ema": "0.0", "goal": "0.5"} if rng.random() < 0.6 and not asynchronous else {}
     lines = [line for name in helpers for line in _helper(rng, name)]
-    lines += _learn(rng, keeps, helpers, list(carried))
-    return HEAD.format(seed=seed) + "\n".join([*lines, "", *_train(rng, keeps, carried)])
+    drawn = keeps and asynchronous
+    lines += _learn(rng, keeps, helpers, list(carried), drawn)
+    train = _train(rng, keeps, carried, drawn)
+    return HEAD.format(seed=seed) + "\n".join([*lines, "", *train])
