@@ -161,6 +161,7 @@ ELSEWHERE = {
     "--render": "a screen: nothing renders to one, test_looking.py has videos and errors",
     "halfcheetah.npz": "files of a reader's own: datasets/test_sources.py",
     "~/.minari": "the same",
+    "gymnasium_robotics": "an extra that tests do not install: environments/test_goals.py",
 }
 """Commands that no test of pages can run, and the tests that replace it."""
 
