@@ -158,9 +158,11 @@ ELSEWHERE = {
     "my_hosts.yaml": "hosts of a reader's own: multiprocess/test_hosts.py",
     "fewer_hosts.yaml": "the same",
     "--device gpu": "GPUs: gpu/test_hollow.py",
+    "msrl board": "it serves until it is ended: test_board.py",
     "--render": "a screen: nothing renders to one, test_looking.py has videos and errors",
     "halfcheetah.npz": "files of a reader's own: datasets/test_sources.py",
     "~/.minari": "the same",
+    "gymnasium_robotics": "an extra that tests do not install: environments/test_goals.py",
 }
 """Commands that no test of pages can run, and the tests that replace it."""
 

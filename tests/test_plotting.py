@@ -69,9 +69,10 @@ def test_a_mean_is_taken_where_all_runs_are(runs):
     np.testing.assert_allclose(high, np.max(both, axis=0))
 
 
-def test_a_run_without_returns_is_left_out(runs, tmp_path, capsys, refused):
-    for name in "ab":
+def test_a_run_without_returns_or_metrics_is_left_out(runs, tmp_path, capsys, refused):
+    for name in "abc":
         shutil.copytree(runs / name, tmp_path / name)
+    (tmp_path / "c" / "metrics.jsonl").unlink()  # as of a run that has not begun
     file = tmp_path / "b" / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({**line, "mean_return": None}) + "\n" for line in lines))
@@ -80,7 +81,8 @@ def test_a_run_without_returns_is_left_out(runs, tmp_path, capsys, refused):
     assert cli.main([*command, str(tmp_path)]) == 0
     told = capsys.readouterr()
     assert f"{picture}: mean_return of 1 run\n" in told.out
-    assert f"{tmp_path / 'b'} is left out: it has no mean_return yet" in told.err
+    for name in "bc":
+        assert f"{tmp_path / name} is left out: it has no mean_return yet" in told.err
     assert "no mean_return of any iteration" in refused(*command, tmp_path / "b")
 
 

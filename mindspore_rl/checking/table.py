@@ -10,7 +10,7 @@ from rich.table import Table
 
 from mindspore_rl.checking import compared
 from mindspore_rl.checking.cases import DIFFERENT, EQUAL, FAILED, REFUSED, ROUNDING, Held, Row
-from mindspore_rl.environments.registry import spec
+from mindspore_rl.environments.registry import warning
 from mindspore_rl.errors import shortened
 from mindspore_rl.platform.stdio import WIDTH
 
@@ -36,9 +36,9 @@ def print_rows(head: Sequence[str], right: Sequence[str], rows: Iterable[Sequenc
         table.add_column(name, justify="right" if name in right else "left")
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False).print(
-        table
-    )
+    Console(
+        width=None if sys.stdout.isatty() else WIDTH, markup=False, emoji=False, highlight=False
+    ).print(table)
 
 
 def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
@@ -63,8 +63,8 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
             f"metrics, within {compared.REPLAYED_TOL:.0e}"
         )
     for name in dict.fromkeys([*(c.env for c, _, _ in held.runs.values()), *held.replayed]):
-        if warning := spec(name).warning:
-            print(f"{name}: {warning}")
+        if text := warning(name):
+            print(f"{name}: {text}")
     for site, line in held.lines.items():
         if held.runs and compared.is_held(site) and site not in passed:
             why = "which no iteration came to; with more --iterations or other keys one may"

@@ -46,11 +46,13 @@ def check_overwritten(blocks: list[Block]) -> None:
     """Checks the arguments of in-place primitives, which return a copy in native code.
 
     Raises:
-        Unsupported: such an argument is read elsewhere, or a constant is overwritten.
+        Unsupported: such an argument is read elsewhere, or a constant is overwritten or loaded: a
+            Parameter whose name the graph lacks.
     """
-    if any(value.op == "constant" for value in _overwritten_roots(blocks)):
-        raise Unsupported("a constant that is overwritten")
     nodes = [node for block in blocks for node in block.nodes]
+    held = {root_of(node) for node in nodes if node.op == "Load"} | _overwritten_roots(blocks)
+    if any(value.op == "constant" for value in held):
+        raise Unsupported("a Parameter that MindSpore's graph holds as a constant")
     ends = {value for block in blocks for value in block.ends()}
     for node in nodes:
         if node.op.startswith("Inplace"):

@@ -69,7 +69,7 @@ def check(name: str, tell: Callable[[int, int], None] = lambda done, most: None)
     try:
         spec = registry.spec(name)
         found = (_check_graph if spec.in_graph else _check_vector)(name, spec, tell)
-        return [*found, *filter(None, [spec.warning])]
+        return [*found, *filter(None, [registry.warning(name)])]
     except EnvironmentFailure as failure:
         return [str(failure)]
     except MsrlError:

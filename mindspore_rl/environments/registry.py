@@ -11,6 +11,7 @@ name: "pettingzoo:mpe2.simple_spread_v3,N=8".
 import functools
 import importlib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,6 +154,17 @@ def _spec(name: str) -> EnvironmentSpec:
     return _gym_vector().gym_spec(name)
 
 
+def warning(name: str) -> str:
+    """Returns the warning of an environment's spec, and of one of the user's own what a step tells.
+
+    Raises: see `spec`.
+    """
+    found = [spec(name).warning]
+    if maker := _own_single(name):
+        found.append(_gym_vector().draws_from_shared(name, maker))
+    return "; ".join(filter(None, found))
+
+
 def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:
     """Builds a share of a run's environments.
 
@@ -204,12 +216,9 @@ def make_single(name: str) -> Any:
         EnvironmentFailure: it cannot be built here.
     """
     name = python_name(name) or name
-    if _is_file(name):
-        built = _load_own(name)
-        if not _is_graph_class(built) and _is_single(built):
-            maker = functools.partial(built, **split_options(name)[1])
-            return _gym_vector().make_single(name, maker)
-    elif not name.startswith(("probe:", "pettingzoo:", "envpool:", "graph:")):
+    if maker := _own_single(name):
+        return _gym_vector().make_single(name, maker)
+    if not _is_file(name) and not name.startswith(("probe:", "pettingzoo:", "envpool:", "graph:")):
         return _gym_vector().make_single(name)
     raise UnknownEnvironmentError(f"{name!r} is neither of gym nor of gymnasium, expected such")
 
@@ -281,6 +290,14 @@ def _probe(name: str) -> Any:
 
 def _is_file(name: str) -> bool:
     return ".py:" in name
+
+
+def _own_single(name: str) -> Callable[[], Any] | None:
+    """Returns what makes one environment, if the name is of the user's own of gym or gymnasium."""
+    built = _load_own(name) if _is_file(name) else None
+    if built is None or _is_graph_class(built) or not _is_single(built):
+        return None
+    return functools.partial(built, **split_options(name)[1])
 
 
 def _is_graph_class(built: Any) -> bool:

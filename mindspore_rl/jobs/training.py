@@ -263,8 +263,8 @@ def _tell(plan: Any, request: Any, place: str) -> None:
     spec = registry.spec(plan.environment)
     if spec.notes:
         print(f"  {spec.name}: {spec.notes}", file=sys.stderr)
-    if spec.warning:
-        say(f"{spec.name}: {spec.warning}")
+    if text := registry.warning(plan.environment):
+        say(f"{spec.name}: {text}")
 
 
 def _options(

@@ -19,16 +19,19 @@ def set_data(owner: Any, value: Any) -> Any:
     return ops.assign(owner, value) if isinstance(owner, Tensor) else owner.set_data(value)
 
 
-def _max(*values):  # type: ignore[no-untyped-def]
-    if len(values) == 2 and _is_one(values[0], values[1]):
-        return ops.where(values[1] > values[0], values[1], values[0])
-    return standard_method.ms_max(*values)
+def extreme(name: str, value: Any, other: Any) -> Any:
+    """Computes `max(value, other)` or `min(value, other)`, as Python does also of NaN."""
+    return ops.where(other > value if name == "max" else other < value, other, value)
 
 
-def _min(*values):  # type: ignore[no-untyped-def]
-    if len(values) == 2 and _is_one(values[0], values[1]):
-        return ops.where(values[1] < values[0], values[1], values[0])
-    return standard_method.ms_min(*values)
+def _max(*values: Any) -> Any:
+    one = len(values) == 2 and _is_one(*values)
+    return extreme("max", *values) if one else standard_method.ms_max(*values)
+
+
+def _min(*values: Any) -> Any:
+    one = len(values) == 2 and _is_one(*values)
+    return extreme("min", *values) if one else standard_method.ms_min(*values)
 
 
 def _is_one(value: Any, other: Any) -> bool:

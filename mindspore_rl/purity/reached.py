@@ -20,6 +20,7 @@ from mindspore_rl.rl.parameters import OF_EVERY_CELL
 
 _NOTHING = (type(None), type(...), type(NotImplemented))
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice, *_NOTHING)
+_PROPERTIES = (property, functools.cached_property)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -39,12 +40,15 @@ class Walk:
         path: the current place as source text: `trainer.learner.table['x']`.
         modules: names of modules from which something is reached.
         functions: the functions that were reached.
+        frozen: the getters among them that a compiled cell does not call: those of properties of
+            objects with Parameters that are no cells.
     """
 
     def __init__(self) -> None:
         self.path = ""
         self.modules: set[str] = set()
         self.functions: list[types.FunctionType] = []
+        self.frozen: list[types.FunctionType] = []
         self._seen: dict[int, tuple[int, Any]] = {}  # with the object, so that no other has its id
 
     def say(self, *words: Any) -> None:
@@ -169,6 +173,9 @@ class Walk:
         self._from(str(cls.__module__), cls.__qualname__)
         if is_foreign(str(cls.__module__)):
             return
+        if getattr(cls, "__ms_class__", False) is True:
+            properties = (part for part in vars(cls).values() if isinstance(part, _PROPERTIES))
+            self.frozen += [_behind(part) for part in properties]
         installed = is_installed(str(cls.__module__))
         for name, value in ((name, _behind(part)) for name, part in vars(cls).items()):
             written = isinstance(value, types.FunctionType) and value.__code__.co_filename[0] != "<"

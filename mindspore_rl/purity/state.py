@@ -19,6 +19,10 @@ DECORATED = (
     "MindSpore compiles what stands under a decorator alone (write what it does into the function)"
 )
 OWN_NAME = "MindSpore takes that for the function itself (give one of them another name)"
+FROZEN = (
+    "MindSpore computes that once, at compilation, if the object is no nn.Cell (make it a method, "
+    "`{name}()`, or the class an nn.Cell)"
+)
 _MINDSPORE = os.path.dirname(mindspore.__file__)
 
 
@@ -56,7 +60,8 @@ class State(Walk):
         Its parser gets the source from `inspect`, which follows `functools.wraps`: of a function
         that a decorator put in the place of another it would compile the other alone. For
         MindSpore's own decorators and for caches that is intended. And it takes a function's own
-        name in its body for the function, where Python takes the module's value of this name.
+        name in its body for the function, where Python takes the module's value of this name. Of a
+        property of an object that is no cell it keeps the value that it has at compilation.
 
         Returns: for the code of each such function, a text that says so.
         """
@@ -74,6 +79,12 @@ class State(Walk):
             if other is not function and (line := _line_with_global(code, name)):
                 text = f"calls {function.__qualname__}, in which {code.co_filename}:{line} uses"
                 found[code] = f"{text} another `{name}`: {OWN_NAME}"
+        for getter in self.frozen:
+            code = getter.__code__
+            where = (
+                f"the property {getter.__qualname__} of {code.co_filename}:{code.co_firstlineno}"
+            )
+            found[code] = f"reads {where}: {FROZEN.format(name=code.co_name)}"
         return found
 
 

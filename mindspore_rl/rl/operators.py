@@ -18,6 +18,7 @@ from mindspore import (
 )
 from mindspore.communication import get_group_size
 
+from mindspore_rl.platform import mindspore_parser
 from mindspore_rl.rl.by_place import Form, by_place
 from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.random import UNIT
@@ -227,8 +228,7 @@ def extreme(name: str, value: Any, other: Any) -> Any:
         ValueError: one is an array of several numbers.
     """
     if isinstance(value, Tensor) or isinstance(other, Tensor):
-        value, other = _one(name, value), _one(name, other)
-        return ops.where(other > value if name == "max" else other < value, other, value)
+        return mindspore_parser.extreme(name, _one(name, value), _one(name, other))
     return max(value, other) if name == "max" else min(value, other)
 
 

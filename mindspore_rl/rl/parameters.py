@@ -11,6 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore_rl.platform.user_modules import is_users
 
 _CONTAINERS = (list, tuple, dict)
+_STATE = (Parameter, nn.Cell)
 
 
 def get_parameters(self: nn.Cell, expand: bool = True) -> tuple[Parameter, ...]:
@@ -61,14 +62,19 @@ def find_parameters(*owners: nn.Cell) -> None:
     """Makes MindSpore find what it misses: Parameters that cells keep in lists and the like.
 
     Also those of objects of the user's classes that are no cells, `self.counts.table`, and the
-    cells of such objects. A Parameter of a network is found already. So this comes when all
-    attributes are set.
+    cells of such objects, whose classes get MindSpore's mark (`jit_class`): without it, a compiled
+    cell takes `self.counts.table` for a constant. A Parameter of a network is found already. So
+    this comes when all attributes are set.
     """
     known = {id(parameter) for owner in owners for parameter in owner.get_parameters()}
     for owner in owners:
         for prefix, cell in list(owner.cells_and_names()):
             for name, value in _own_attributes(cell).items():
-                for path, part in _within(value, name, set()):
+                parts = [(name, value), *_within(value, name, set())]
+                for holder in (part for _, part in parts if _is_users_object(part)):
+                    if any(isinstance(p, _STATE) for _, p in _within(holder, "", set())):
+                        type(holder).__ms_class__ = True
+                for path, part in parts[1:]:
                     place = f"{prefix}.{path}" if prefix else path
                     if isinstance(part, Parameter) and id(part) not in known:
                         known.add(id(part))
@@ -148,17 +154,17 @@ def _within(value: Any, path: str, objects: set[int] | None = None) -> Iterator[
         parts = value.items()
     elif isinstance(value, _CONTAINERS):
         parts = enumerate(value)
-    elif (
-        objects is not None
-        and id(value) not in objects
-        and not isinstance(value, nn.Cell)
-        and is_users(type(value).__module__)
-    ):
+    elif objects is not None and id(value) not in objects and _is_users_object(value):
         objects.add(id(value))
         parts = getattr(value, "__dict__", {}).items()
     for key, part in parts:
         yield f"{path}.{key}", part
         yield from _within(part, f"{path}.{key}", objects)
+
+
+def _is_users_object(value: Any) -> bool:
+    """Returns whether a value is an object of a class of the user's that is no cell."""
+    return not isinstance(value, (nn.Cell, type)) and is_users(type(value).__module__)
 
 
 def trainable(networks: Any) -> list[Parameter]:

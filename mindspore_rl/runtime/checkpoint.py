@@ -6,6 +6,7 @@ Records of a replay are in segments beside it, see `replay_segments`.
 import contextlib
 import json
 import re
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ FORMAT, FORMATS = 3, (2, 3)
 """The format that is written, and those that are read."""
 NUMBERS = ("iteration", "num_envs", "env_steps", "steps_per_iteration")
 """Fields that the metadata of every checkpoint must have."""
+LOOK_S = 0.02
+"""Time between two looks at whether another rank's segment is there."""
 MAX_STEPS = 1 << 53
 """Environment steps of 285 years at 10^6 a second; JSON readers may round larger numbers."""
 
@@ -68,6 +71,20 @@ def save(folder: Path, iteration: int, arrays: dict[str, np.ndarray], meta: dict
     return path
 
 
+def await_segments(folder: Path, meta: dict[str, Any], ended: threading.Event) -> bool:
+    """Waits until the segments of a checkpoint that is to be written are durable, on all ranks.
+
+    Returns: whether they are: False if the job ended before.
+    """
+    place = _segments(folder)
+    for replay in replays_of({"arrays": {}, **meta}).values():
+        for segment in replay.segments:
+            while not (place / segment.file).exists():
+                if ended.wait(LOOK_S):
+                    return False
+    return True
+
+
 def remove_unused(folder: Path, before: int) -> None:
     """Removes the segments that no checkpoint lists, see `replay_segments.remove_unused`.
 
@@ -84,12 +101,13 @@ def remove_unused(folder: Path, before: int) -> None:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Removes what killed processes had written of a next file; none may be left."""
+    """Removes what killed or failed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
         own = (run_dir / f"{name}.tmp" for name in (JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE))
         for made in (*own, *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)
+        remove_unused(run_dir / FOLDER, MAX_STEPS)
 
 
 def _entry(array: np.ndarray) -> list[Any]:

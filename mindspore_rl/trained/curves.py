@@ -150,9 +150,9 @@ def curve(run: Path, metric: str, over: str) -> Curve:
     """
     path = run / METRICS_FILE
     points, names = array("d"), set[str]()
-    evaluations = run / EVALUATIONS_FILE
-    more = read_lines(evaluations) if evaluations.exists() else ()
-    for line in itertools.chain(read_lines(path), more):
+    # A run that has not begun has neither, nor has a policy of the package.
+    files = [file for file in (path, run / EVALUATIONS_FILE) if file.exists()]
+    for line in itertools.chain.from_iterable(map(read_lines, files)):
         row = flat(line)
         names |= row.keys()
         if row.get(metric) is not None:

@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from mindspore_rl import programs
 from mindspore_rl.environments.options import mask_option
-from mindspore_rl.environments.registry import spec
+from mindspore_rl.environments.registry import spec, warning
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
 from mindspore_rl.plan.plan import SHUFFLES, load_plan
@@ -220,8 +220,8 @@ def build_trained(
         played = dataclasses.replace(played, layout=plan.layout)
     # Who learnt against itself plans so against an opponent, too.
     played = dataclasses.replace(played, two_players=trained.two_players)
-    if played.warning:
-        say(f"{env}: {played.warning}")
+    if text := warning(env):
+        say(f"{env}: {text}")
     changed = {"env": env, "num_envs": episodes, "seed": seed}
     if set(changed) & {text.partition("=")[0].strip() for text in assignments}:
         raise ConfigError("env, num_envs and seed are --env, --episodes and --seed here")

@@ -132,13 +132,19 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: one an iteration, in very long runs one a second."""
-        return list(read_lines(self.path / METRICS_FILE))
+        """The lines of metrics.jsonl: one an iteration, in very long runs one a second.
+
+        None of a policy that comes with the package.
+        """
+        return self._lines(METRICS_FILE)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The lines of evaluations.jsonl; none without `eval_every`."""
-        path = self.path / EVALUATIONS_FILE
+        return self._lines(EVALUATIONS_FILE)
+
+    def _lines(self, file: str) -> list[dict[str, Any]]:
+        path = self.path / file
         return list(read_lines(path)) if path.exists() else []
 
     def evaluate(

@@ -14,6 +14,7 @@ import pytest
 from mindspore_rl import programs
 from mindspore_rl.checking import held, plain
 from mindspore_rl.checking.compared import Compared, compared
+from mindspore_rl.checking.table import print_rows
 from mindspore_rl.cli.check import cover
 from mindspore_rl.cli.main import main
 from mindspore_rl.compiler import pipeline
@@ -160,6 +161,11 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
     monkeypatch.setattr(held, "run_held", fails)
     assert main(["check", str(REINFORCE), *LEARNERS, *IN_THIS_PROCESS]) == 1
     assert "failed              rank 0 died" in capsys.readouterr().out
+
+
+def test_a_line_is_no_picture(capsys):
+    print_rows(("where",), (), [("dqn.py:100: x = y",)])
+    assert "dqn.py:100: x" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,13 @@ def _settled(
 def _compare(plan: Plan, reference: theorem.ReferenceRun, folder: Path) -> list[str]:
     iterations = plan.num_iterations
     starts = {str(i): str(reference.checkpoints[i]) for i in range(iterations)}
-    _run(dataclasses.replace(plan, load_at=starts), folder)
+    reports = _run(dataclasses.replace(plan, load_at=starts), folder)
     used = {site.split(":")[1].split("#")[0] for _, site in reference.records}
     marks = tuple(mark for mark in plan.record if mark in used)
     wrong = theorem.compare(folder, reference, iterations, marks)
+    for i in range(iterations):
+        found = held.compare_reports(reports.get(i + 1, {}), reference, i)
+        wrong += [str(one) for one in found if one.wrong]
     last = checkpoint.list_checkpoints(folder / checkpoint.FOLDER)[-1]
     return wrong + theorem.compare_states(last, reference.checkpoints[-1])
 

@@ -61,6 +61,7 @@ class Writer:
         self.arrays, self.numbers, self.counters = list(arrays), list(numbers), []
         self.keeps, self.data, self.helpers, self.drawn = keeps, data, helpers, drawn
         self.gradients, self.loops, self.lists, self.nested = 2, 0, [], 0
+        self.metrics = 0
 
     def fill(self, text):
         """Replaces the places of an expression by variables."""
@@ -218,6 +219,15 @@ class Writer:
             name = self.rng.choice(self.numbers)
             self.add(depth, f"{name} = {text.format(self.rng.choice(self.lists))}")
 
+    def metric(self, depth):
+        if not self.metrics:
+            self.listed(depth)
+            return
+        self.metrics += 1
+        key = f"e{self.rng.randint(1, 3)}"
+        way = self.rng.choice(('metrics["{k}"] = {v}', 'metrics |= {{"{k}": {v}}}'))
+        self.add(depth, way.format(k=key, v=self.fill("1.0 * {n}")))
+
     def helper(self, depth):
         if not self.helpers:
             self.listed(depth)
@@ -256,6 +266,7 @@ class Writer:
             (3 * inner, self.condition), (2 * (inner and self.loops < 2), self.loop),
             (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
             (1, self.listed), (1, self.helper), (1, self.swap), (1, self.backwards),
+            (2, self.metric),
         )  # fmt: skip
         weights, writers = zip(*kinds, strict=True)
         self.rng.choices(writers, weights)[0](depth)
@@ -282,13 +293,16 @@ def _learn(rng, keeps, helpers, carried, drawn):
     writer.add(1, f"def learn(self, msrl, {arguments}):")
     writer.add(2, "reward = 0.3 * batch.reward + batch.obs[:, :, 2]")
     writer.add(2, "loss, top = msrl.min(reward), msrl.max(reward)")
+    writer.metrics = int(rng.random() < 0.5)
+    if writer.metrics:
+        writer.add(2, "metrics = {}")
     for _ in range(rng.randint(4, 8)):
         writer.statement(2)
     if writer.gradients == 2:
         writer.gradient(2)
     numbers = [f'"m{i}": 1.0 * {n}' for i, n in enumerate(sorted(set(writer.numbers)))]
     arrays = [f'"s{i}": msrl.mean({a})' for i, a in enumerate(sorted(set(writer.arrays)))]
-    writer.add(2, f"metrics = {{{', '.join(numbers)}}}")
+    writer.add(2, f"metrics {'|=' if writer.metrics else '='} {{{', '.join(numbers)}}}")
     writer.add(2, f"metrics |= {{{', '.join(arrays)}}}")
     carry = ", ".join(f"0.5 * bounded({name})" for name in carried)
     writer.add(2, f"return metrics, ({carry},)" if carried else "return metrics, ()")

@@ -302,7 +302,76 @@ for k in range(1, 3):
         low = msrl.max(reward)
     reward = reward + 0.1 * low
 target = reward"""
+LEFT_OUT_METRICS = """
+metrics, kept, last = {}, {"a": 1.0}, {}
+for k in msrl.epochs(4):
+    for (o,) in msrl.minibatches(2, (obs,)):
+        metrics["mean"] = msrl.mean(o) * k
+        if k % 2 == 1:
+            metrics["odd"] = msrl.mean(o) * k
+        if msrl.env_steps() > 20:
+            more = {"late": msrl.mean(o)}
+            if k == 2:
+                more["k"] = k
+            metrics.update(more)
+    kept["b"] = kept["a"] + k
+    if k == 1:
+        last = {"last": msrl.mean(reward)}
+if msrl.env_steps() < 20:
+    last = {**last, "early": 2.0}
+    target = 0.5 * target
+else:
+    last = last | {"other": 3.0}
+more = {"late": 3.0, "early": 0.25, "z": 1.0, **metrics, **last}
+target = target * more["late"] * more["early"]
+"""
+LONGER = """
+xs, both, lists = [1.0], [], {"all": [], "some": []}
+if msrl.env_steps() > 20:
+    xs.append(msrl.mean(reward))
+    both.append(reward)
+    for k in range(2):
+        lists["all"].append(msrl.mean(reward) * k)
+    for scale in (1.0, 2.0):
+        if msrl.mean(reward) > 0.5 * scale:
+            xs.append(scale)
+elif msrl.mean(reward) > 0.9:
+    xs.append(3.0)
+    both.append(2 * reward)
+else:
+    both.append(3 * reward)
+for k in msrl.epochs(2):
+    if k == 1:
+        for j in range(3):
+            xs.append(1.0 * j)
+for part in (1.0, 2.0):
+    if msrl.mean(reward) > 0.8 * part:
+        break
+    lists["some"].append(part)
+mean = sum(lists["some"]) / max(len(lists["some"]), 1)
+target = target * sum(xs) / len(xs) + both[0] + len(lists["all"]) + xs[-1] + mean
+"""
+OF_A_CONDITION = """
+            if msrl.env_steps() > 20:
+                metrics = msrl.agent_learn(batch)
+            msrl.report(metrics)"""
 EQUAL = {
+    "metrics that conditions and turns of loops leave out": (
+        {
+            "learn": LEFT_OUT_METRICS,
+            "remove": [('{"loss": means[0]}', '{**metrics, **last, "b": kept["a"]}')],
+        },
+    ),
+    "lists that one branch of a condition makes longer": ({"learn": LONGER},),
+    "metrics of a condition are those of the iteration before": (
+        {
+            "remove": [
+                (ITERATIONS, f"        metrics = {{}}\n{ITERATIONS}"),
+                ("msrl.report(msrl.agent_learn(batch))", OF_A_CONDITION),
+            ]
+        },
+        "SingleLearnerCoarse",
+    ),
     "a name that an inner condition sets, and the outer one sets again": ({"learn": DROPPED},),
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "numbers that some turns of a loop leave out": ({"learn": LEFT_OUT},),
@@ -550,6 +619,20 @@ def test_a_name_of_a_parameter_sees_updates(tmp_path):
     reads = {op.args[0]: place for place, op in enumerate(ops) if op.kind == "glue"}
     assert reads[f"{path}.copy()"] < kinds.index("update") < reads[path]
     assert "$parameters" in ops[reads[path]].reads
+
+
+MADE_FIRST = {
+    "a sum from 0.0": "total = 0.0\nfor k in range(3):\n    total = total + 0.5 * reward[k]",
+    "a sum from 0, for each": "total = 0\nfor k in range(3):\n    total += reward[k]",
+    "a name": "for k in range(3):\n    if k == 0:\n        total = reward[0]\n    else:\n"
+    "        total = ops.maximum(total, reward[k])",
+}
+
+
+@pytest.mark.parametrize("case", MADE_FIRST)
+def test_a_loop_whose_first_turn_makes_a_variable_is_unrolled(case, tmp_path):
+    program = build_with(tmp_path, learn=MADE_FIRST[case] + "\ntarget = reward - total")
+    assert "range" not in [getattr(item, "kind", "") for item, _ in paths(program.body)]
 
 
 def test_a_loop_over_range_that_changes_an_array_is_not_unrolled(tmp_path):

@@ -37,9 +37,9 @@ REFUSED = {
     "^reward[0] = 0.0": "an assignment to an element",
     "d = {}\ne = d\n^e |= {'a': reward}": "a change in place",
     "d = [reward]\ne = d\n^e += [reward]": "a change in place",
-    "for i in range(2):\n    ^return {}": "the result, which is",
+    "for i in range(2):\n    ^return ()": "the result, which is",
     "^if msrl.mean(reward) > 0:\n"
-    "    return {'other': 0.0}": "the result, which is something else in",
+    "    return {'other': (0.0,)}": "the result, which is something else in",
     "if msrl.max(reward) > 0:\n    if msrl.mean(reward) > 1:\n"
     "        ^return {}\n    target = 2.0 * reward": "`return` inside a loop",
     "if msrl.mean(reward) > 0:\n"
@@ -113,9 +113,9 @@ REFUSED = {
     "target = [2.0 * x for x in ^a][0]": "`a`, a list whose length is known only at run time",
     "d = {'a': 1.0}\nfor k, v in d.items():\n    ^d[v] = v": "a change of `d` in a loop over it",
     "r = {'a': 1.0}\n^if msrl.mean(reward) > 0:\n"
-    "    return r\nreturn {**r, 'b': 2.0}": "the result, which is something else in",
-    "d = {}\n^if msrl.mean(reward) > 0:\n"
-    "    d['a'] = reward\ntarget = len(d) * reward": "something else in each branch",
+    "    return r\nreturn {**r, 'b': (2.0,)}": "the result, which is something else in",
+    "d = {}\nif msrl.mean(reward) > 0:\n"
+    "    d['a'] = 1.0\ntarget = len(^d) * reward": "`d['a']`, which a condition that is known only",
     "target = reward * (^x := msrl.mean(reward))": "`:=`",
     "f = [^lambda x: k * x for k in (1, 2)]\n"
     "target = f[0](reward)": "a lambda that uses `k` of a comprehension",
@@ -127,7 +127,7 @@ REFUSED = {
     "grads, m = msrl.gradient(^lambda o: msrl.mean(o), self.net, obs)": "a loss that calls msrl",
     "grads, m = msrl.gradient(^lambda o: o * rest, self.net, obs)": "the unknown name 'rest'",
     "d = {'a': 1.0}\n^for i in msrl.epochs(2):\n"
-    "    d['b'] = d['a'] + i": "`d`, a dictionary that grows in a loop that reads it",
+    "    d['b'] = (d['a'], i)": "`d`, a dictionary that grows in a loop that reads it",
     "xs = [reward]\ntarget = ^xs.pop()": "`pop` of a list",
     "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
     "        d[^f'o{k}'] = msrl.mean(o)": "a value that is only known at run time",
@@ -491,7 +491,7 @@ def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
     ("learn", "hint"),
     [
         (
-            "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': reward}\n    x = m['a']",
+            "m = {}\nfor k in msrl.epochs(2):\n    m |= {'a': (reward,)}\n    x = m['a']",
             "a dictionary that grows .*\n.*\n.*\n.*all its keys before the loop: m .= {'a': 0.0}",
         ),
         (

@@ -28,6 +28,7 @@ WRONG = [
     ("m = reward.mean()\ntarget = reward * m", {}, "msrl.mean"),
     ("target = reward + ops.arange(self.config.num_envs)", {}, "write `numbers = ops.arange("),
     ("target = ops.flip(reward, (1,))", {}, "computed alone"),
+    ("if (target.sum(0) * 2)[0] > 1:\n    target = -target", {}, "`(target.sum(0) * 2)[0] > 1`"),
     ("n = (reward > 2.0).astype('float32').sum()\ntarget = reward * n", {}, "sums up rows"),
     ("pass", {"before": CLIPPED}, "before its mark"),
     ("pass", {"before": ON_A_SHARE, "remove": [TAKE]}, "before its mark"),

@@ -33,10 +33,9 @@ FEWER = SEEDS if "MSRL_FUZZ" in os.environ else (2, 11)
 REFUSED = (
     "in an unrolled loop or comprehension",
     "after another that a condition may leave out",
-    "`xs",
     "put the minibatches outside",
 )
-"""What programs may be refused for, see docs/add_an_algorithm.md; the third is a list's name."""
+"""What programs may be refused for, see docs/add_an_algorithm.md."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

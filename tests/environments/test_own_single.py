@@ -144,7 +144,7 @@ def test_statistics_of_a_wrapper_are_told(own):
 
 
 def test_draws_from_a_generator_that_environments_share_are_told(own):
-    assert registry.spec(own("Shared")).warning.startswith("it draws from `random` or `np.random`")
+    assert registry.warning(own("Shared")).startswith("it draws from `random` or `np.random`")
 
 
 def test_check_finds_one_that_ignores_its_seed(own):

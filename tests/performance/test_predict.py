@@ -206,6 +206,7 @@ def test_descriptions_of_the_project_name_their_sources(name):
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
+@pytest.mark.timeout(900)  # it measures nine jobs, two minutes on cores of its own
 def test_policy_auto_trains_under_the_fastest(tmp_path, capsys):
     run = tmp_path / "run"
     given = ["--env", "graph:CartPole-v1", "--num-envs", "4", "--total-steps", "200", "num_steps=8"]

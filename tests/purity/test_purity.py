@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
+from mindspore_rl.api import Learner
 from mindspore_rl.purity.calls import watch
 from mindspore_rl.purity.state import State
+from mindspore_rl.rl.parameters import find_parameters
 
 COUNT, LIST, TABLE = 0, [0], {}
 SETTINGS = ModuleType("settings")
@@ -227,6 +229,23 @@ def test_a_function_that_uses_another_of_its_own_name(function, told):
     assert [f"uses another `{told}`: MindSpore takes that" in text for text in texts] == (
         [True] if told else []
     )
+
+
+class Moments:
+    def __init__(self):
+        self.mean = WEIGHT
+
+    @property
+    def twice(self):
+        return 2 * self.mean
+
+
+def test_properties_of_objects_with_parameters_that_a_compiled_cell_reads_once():
+    learner = Learner()
+    learner.moments = Moments()
+    find_parameters(learner)
+    (text,) = State({"learner": learner}).misread().values()
+    assert "Moments.twice" in text and "`twice()`" in text
 
 
 class Odd:

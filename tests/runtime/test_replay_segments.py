@@ -12,6 +12,7 @@ from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank import replay_checkpoint
+from mindspore_rl.runtime.rank.background import Background
 from mindspore_rl.runtime.rank.replay_checkpoint import ReplaySegments, written
 
 ENVS = 6
@@ -49,7 +50,7 @@ def rank_of(run, number, envs, capacity=10):
     fragment = SimpleNamespace(components=("replay",))
     parts = {"run_dir": run, "number": number, "env_indices": envs, "env_steps": 0, "plan": plan}
     quiet = dict.fromkeys(("stamp", "note"), lambda told: None)
-    return SimpleNamespace(**parts, **quiet, fragment=fragment)
+    return SimpleNamespace(**parts, **quiet, fragment=fragment, background=Background())
 
 
 class Job:
@@ -59,7 +60,13 @@ class Job:
         self.run, self.capacity, self.counts = run, capacity, np.zeros(ENVS, np.int64)
         self.kept = [Kept(capacity, share, weighted) for share in shares]
         self.ranks = [rank_of(run, number, share) for number, share in enumerate(shares)]
+        self.start()
+
+    def start(self):
+        """Starts processes that have written nothing."""
         self.sides = list(map(ReplaySegments, self.ranks, self.kept))
+        for rank in self.ranks:
+            rank.background = Background()
 
     def insert(self, counts):
         self.counts += counts
@@ -76,6 +83,7 @@ class Job:
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
             rank.env_steps = iteration
             arrays |= {name: array for name, (array, _) in side.write(kept.inserted).items()}
+            rank.background.wait()
         about = {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": iteration * ENVS}
         return checkpoint.save(
             self.run / "checkpoints", iteration, {}, {**about, **written(arrays)}
@@ -237,6 +245,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint(tmp_path, sma
                 done = True
             except Killed:
                 done = False
+                job.start()
         path, meta, damaged = checkpoint.load_newest(job.run / "checkpoints")
         assert damaged == []
         arrays = checkpoint.load(path)[0]
@@ -326,6 +335,18 @@ def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):
     found = {file.name for file in (tmp_path / checkpoint.FOLDER).iterdir()}
     assert found == {"checkpoint-00000002.npz", "own.tmp"}
     checkpoint.remove_unfinished(tmp_path / "none")
+
+
+def test_segments_of_a_checkpoint_that_failed_are_removed_at_the_end(tmp_path, small):
+    job = Job(tmp_path, range(6))
+    job.insert([2] * ENVS)
+    job.save(1)
+    job.insert([2] * ENVS)
+    job.sides[0].write(job.kept[0].inserted)
+    job.ranks[0].background.wait()
+    assert len(files(tmp_path)) == 2
+    checkpoint.remove_unfinished(tmp_path)
+    assert_only_listed(tmp_path)
 
 
 def test_a_full_disk_leaves_nothing_of_a_segment(tmp_path):

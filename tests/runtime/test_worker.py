@@ -3,14 +3,18 @@
 import dataclasses
 import socket
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from mindspore_rl.communication.link import Link
+from mindspore_rl.jobs import registry
 from mindspore_rl.rl.parameters import named_parameters
-from mindspore_rl.runtime import checkpoint
+from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank import worker
+from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE
+from mindspore_rl.runtime.rank.rank import Rank
 from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
 
@@ -117,3 +121,38 @@ def test_an_endless_error_shows_how_it_begins_and_ends():
     assert message["message"].startswith("RuntimeError: it began")
     ours.close()
     theirs.close()
+
+
+def test_a_job_goes_on_while_the_disk_takes_a_checkpoint(tmp_path, monkeypatch):
+    """The segments of an iteration are not durable before the next one has ended."""
+    ended, kept, keep = threading.Event(), [], replay_segments.keep
+    asked = iter([CHECKPOINT])
+
+    class Disk(worker.FragmentRuntime):
+        def _end_iteration(self):
+            super()._end_iteration()
+            if self.rank.iteration == 2:
+                ended.set()
+
+    def slow(folder, name):
+        kept.append(ended.wait(30))
+        keep(folder, name)
+
+    def command(rank):
+        return next(asked, CONTINUE) if rank.iteration == 1 else CONTINUE
+
+    monkeypatch.setattr(worker, "FragmentRuntime", Disk)
+    monkeypatch.setattr(replay_segments, "keep", slow)
+    monkeypatch.setattr(Rank, "poll_command", command)
+    job = request(
+        registry.find_algorithm("dqn"), "MultipleLearners", 2, num_envs=4, num_steps=12, updates=1,
+        replay_size=400, batch_size=4,
+    )  # fmt: skip
+    run(dataclasses.replace(job, num_iterations=4), tmp_path)
+    first, *_, last = checkpoint.list_checkpoints(tmp_path / checkpoint.FOLDER)[1:]
+    assert all(kept)
+    assert len(kept) >= 4
+    for path in (first, last):
+        arrays, meta = checkpoint.load(path)
+        assert meta["iteration"] == (1 if path == first else 4)
+        assert np.count_nonzero(arrays["replay/0"].any((1, 2))) == 12 * meta["iteration"]

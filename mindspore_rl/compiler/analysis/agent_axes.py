@@ -108,7 +108,7 @@ class AgentAxes:
         if OPERATIONS[op.kind].tried:
             evidence = self._trials.evidence(op, inputs, self.values)
         if evidence:
-            self.mixed[op.name] = evidence
+            self.mixed[op.name] = op.told(evidence)
             return
         differentiates = op.kind == "gradient"
         op = without_differentiation(op)

@@ -132,7 +132,7 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
             continue
         evidence = trials.evidence(op, inputs, values)
         if evidence:
-            dependent[op.name] = evidence
+            dependent[op.name] = op.told(evidence)
         takes_rows = any(name in values and values[name].split for name in inputs)
         if op.kind != "glue" or not any(values[t].split for t in op.targets):
             continue

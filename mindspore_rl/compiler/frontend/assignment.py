@@ -10,6 +10,7 @@ from mindspore_rl.compiler.frontend.records import Listed, Record, is_sequence, 
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
     Gone,
+    Perhaps,
     Scope,
     Static,
     Struct,
@@ -191,8 +192,7 @@ class Assignments:
             self._name_value(target, value)
         for name, struct in results.items():
             self.draft.frame.names[name] = struct
-            if self.draft.frame.top:
-                self._remember(name, struct)
+            self.name_in_source(name, struct)
 
     def _place(
         self, root: str, value: Struct, numbers: bool, leaves: list[tuple[str, Var]]
@@ -200,16 +200,20 @@ class Assignments:
         if isinstance(value, tuple):
             keys = value.fields if isinstance(value, Record) else range(len(value))
             pairs = zip(keys, value, strict=True)
-            parts = [self._place(self._part(root, k), p, numbers, leaves) for k, p in pairs]
+            parts = [self._place(self.part(root, k), p, numbers, leaves) for k, p in pairs]
             return rebuilt(value, parts)
         if isinstance(value, dict):
             return rebuilt(
                 value,
                 [
-                    self._place(self._part(root, key), part, numbers, leaves)
+                    self._place(self.part(root, key), part, numbers, leaves)
                     for key, part in value.items()
                 ],
             )
+        if isinstance(value, Perhaps):
+            made = self.perhaps(root)
+            leaves += zip(made, (value.value, value.given), strict=True)
+            return Perhaps(*map(Var, made))
         if numbers and _has_numbers(value):
             value = self.draft.result("constant", literal(value.value), ())
         if isinstance(value, Var):
@@ -217,11 +221,16 @@ class Assignments:
             return Var(root)
         return value
 
-    def _part(self, root: str, key: Any) -> str:
+    def part(self, root: str, key: Any) -> str:
+        """Returns the variable of a part of a variable's tuple or dictionary."""
         if (root, key) not in self.draft.frame.parts:
             text = "".join(c if c.isalnum() else "_" for c in str(key))
             self.draft.frame.parts[root, key] = self.draft.fresh(f"{root}_{text}")
         return self.draft.frame.parts[root, key]
+
+    def perhaps(self, root: str) -> tuple[str, str]:
+        """Returns the variables of an entry that is perhaps not there, see `Perhaps`."""
+        return self.part(root, "perhaps"), self.part(root, "given")
 
     def _name_value(self, name: str, value: Var) -> None:
         """Renames the target of the operation that computed a value, or emits a copy."""
@@ -250,13 +259,20 @@ class Assignments:
                 return False
         return False
 
-    def _remember(self, local: str, struct: Struct) -> None:
+    def name_in_source(self, local: str, struct: Struct) -> None:
+        """Notes of the variables in a value of `train` how its source names them."""
+        if not self.draft.frame.top:
+            return
         if isinstance(struct, Var):
             self.draft.locals[struct.name] = local
+        elif isinstance(struct, Perhaps):
+            entries, _, own = local.removesuffix("]").rpartition("[")
+            self.draft.locals[struct.value.name] = f"{entries}.get({own}, 0.0)"
+            self.draft.locals[struct.given.name] = f"({own} in {entries})"
         elif isinstance(struct, (tuple, dict)):
             items = struct.items() if isinstance(struct, dict) else enumerate(struct)
             for key, part in items:
-                self._remember(f"{local}[{key!r}]", part)
+                self.name_in_source(f"{local}[{key!r}]", part)
 
 
 def _has_numbers(struct: Struct) -> bool:

@@ -27,6 +27,7 @@ from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
 from mindspore_rl.compiler.frontend.msrl_calls import Calls, used_as_numbers
+from mindspore_rl.compiler.frontend.perhaps import Again, Carried
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
@@ -74,7 +75,7 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
     marks = (job or read(trainer)).marks
-    draft = _Builder(trainer, job, marks).read().draft
+    draft = _reading(trainer, job, marks).draft
     body = draft.scope.items
     kinds = [item.kind for item in body if isinstance(item, Loop)]
     if kinds.count("iterations") != 1:
@@ -103,7 +104,19 @@ def read(trainer: Any, marks: Implied | None = None) -> "_Builder":
     Raises:
         ProgramError: `train` uses Python that the analysis does not support; names the line.
     """
-    return _Builder(trainer, marks=marks).read()
+    return _reading(trainer, marks=marks)
+
+
+def _reading(
+    trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
+) -> "_Builder":
+    """Reads `trainer.train`, again where a loop or condition begins with more than was known."""
+    carried: Carried = {}
+    while True:
+        try:
+            return _Builder(trainer, job, marks, carried).read()
+        except Again as again:
+            carried.setdefault(again.place, set()).update(again.entries)
 
 
 def _alike(one: Struct, other: Struct) -> str:
@@ -147,9 +160,14 @@ class _Builder(ExpressionReader):
     """
 
     def __init__(
-        self, trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
+        self,
+        trainer: Any,
+        job: "_Builder | None" = None,
+        marks: Implied | None = None,
+        carried: Carried | None = None,
     ) -> None:
         super().__init__(trainer)
+        self.perhaps.carried = carried or {}
         self.draft.implied = marks or {}
         num_envs = (job or self).trainer.config.num_envs
         wanted = tuple(job.calls.records.each) if job else ()
@@ -457,10 +475,11 @@ class _Builder(ExpressionReader):
         changed = assigned(node.body) | assigned(node.orelse)
         own = changed - self.frame.live[node]
         changed -= own
+        self.perhaps.begin_condition(node)
         self.load_parameters(changed, node)
         self.assignments.give_homes(sorted(changed), always=True)
         forgotten = self.assignments.forget(own)
-        before, ends, bodies = dict(self.frame.names), [], []
+        before, ends, scopes = dict(self.frame.names), [], []
         self.draft.conditions += 1
         self.draft.perhaps += 1
         self.frame.nested += 1
@@ -469,7 +488,7 @@ class _Builder(ExpressionReader):
             self.frame.names = dict(before)
             for statement in statements:
                 self.statement(statement)
-            bodies.append(tuple(self.draft.scope.items))
+            scopes.append(self.draft.scope)
             ends.append(self.frame.names)
             self.draft.scope = outer
         self.draft.conditions -= 1
@@ -479,7 +498,15 @@ class _Builder(ExpressionReader):
         for name in changed:
             if any(isinstance(end.get(name), Broken) for end in ends):
                 taken[name] = other[name] = REFUSED
-            if name in taken and name in other and not same(taken[name], other[name]):
+            if name not in taken or name not in other:
+                continue
+            if not same(taken[name], other[name]):
+                self.frame.node, sides = node, (taken[name], other[name])
+                sides = self.perhaps.level(self.frame.rename[name], sides, (scopes[0], scopes[1]))
+                taken[name], other[name] = sides
+                self.assignments.name_in_source(name, sides[0])
+            if not same(taken[name], other[name]):
+                self.perhaps.end_condition(node, name)
                 called = "the result" if name == self.frame.returned else f"`{name}`"
                 self.frame.fail(
                     node,
@@ -492,6 +519,6 @@ class _Builder(ExpressionReader):
                 self.frame.names[name] = unmarked(taken[name])
         self.loops.end_of(own, "a condition")
         self.assignments.remember(forgotten)
-        self.draft.scope.items.append(
-            Branch(self.draft.name_op("if"), test, reads, bodies[0], bodies[1], where)
-        )
+        body, orelse = (tuple(scope.items) for scope in scopes)
+        branch = Branch(self.draft.name_op("if"), test, reads, body, orelse, where)
+        self.draft.scope.items.append(branch)

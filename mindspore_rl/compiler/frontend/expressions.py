@@ -12,6 +12,7 @@ from mindspore_rl.compiler.frontend.builder import Draft
 from mindspore_rl.compiler.frontend.functions import Functions, Inner, Partial
 from mindspore_rl.compiler.frontend.grown import Grown, GrownLists
 from mindspore_rl.compiler.frontend.paths import Paths, holds_parameters
+from mindspore_rl.compiler.frontend.perhaps import Choices
 from mindspore_rl.compiler.frontend.records import (
     Entries,
     Listed,
@@ -64,6 +65,7 @@ class ExpressionReader:
         self.sequences = Sequences(self)
         self.functions = Functions(self, self.paths)
         self.grown = GrownLists(self)
+        self.perhaps = Choices(self)
         self.choices = 0
 
     @property
@@ -314,6 +316,8 @@ class ExpressionReader:
         else:
             index = self.frame.known(key)
         try:
+            if isinstance(base, dict):
+                self.frame.check_given({index: base[index]}, node.value)
             return base[index]
         except (KeyError, IndexError, TypeError):
             has = (
@@ -412,7 +416,7 @@ class ExpressionReader:
             if key is not None:
                 result[key] = part
             elif isinstance(part, dict):
-                result |= part
+                result = self.perhaps.merged(result, part)
             else:
                 self.frame.fail(value, "`**` or `|` of something that is not a dictionary")
         return result

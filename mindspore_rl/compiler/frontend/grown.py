@@ -1,9 +1,9 @@
-"""Lists that grow in a loop that is not unrolled: the numbers of its turns, in an array."""
+"""Lists that grow in a loop that is not unrolled, or in one branch of a condition: an array."""
 
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,16 +56,24 @@ class GrownLists:
 
     # ---- changes ---------------------------------------------------------------------------
 
-    def begin(self, loop: ast.For, holders: Callable[[object], Iterator[str]]) -> None:
-        """Makes arrays of the lists that a loop appends to.
+    def begin(
+        self,
+        node: ast.stmt,
+        holders: Callable[[object], Iterator[str]],
+        chosen: Container[str] | None = None,
+    ) -> None:
+        """Makes arrays of the lists that a loop or a condition appends to.
 
         Args:
-            loop: the loop.
+            node: the loop or condition.
             holders: what else holds a list with a mark, see `in_place`; such a list is left.
+            chosen: names of the lists, or of dictionaries of them; None: all.
         """
         names = self.draft.frame.names
-        for part in self._appending(loop):
-            name = part.in_place[1] if hasattr(part, "in_place") else part.func.value.id
+        for part in self._appending(node):
+            name = _appended(part)
+            if chosen is not None and name not in chosen:
+                continue
             struct = names.get(name)
             if isinstance(struct, Listed) and self._is_own(struct, holders):
                 names[name] = self._made(name, struct)
@@ -76,6 +84,10 @@ class GrownLists:
                     for mine, (key, p) in zip(own, struct.items(), strict=True)
                 ]
                 names[name] = rebuilt(struct, parts)
+
+    def appends(self, node: ast.stmt, name: str) -> bool:
+        """Returns whether a statement appends to the list with a name, or to one in it."""
+        return any(_appended(part) == name for part in self._appending(node))
 
     def _appending(self, node: ast.AST) -> Iterator[Any]:
         """Yields what appends to a list in a loop, also in functions inside that it calls."""
@@ -276,3 +288,8 @@ class GrownLists:
             return None
         length = self.length(grown)
         return ast.Constant(length > 0) if length is not None else None
+
+
+def _appended(part: Any) -> str:
+    """Returns the name of the list that something appends to."""
+    return part.in_place[1] if hasattr(part, "in_place") else part.func.value.id

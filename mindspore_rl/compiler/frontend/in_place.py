@@ -443,7 +443,7 @@ class Changes:
         more = self.reader.expression(node.given[0])
         if not isinstance(more, dict):
             self.draft.fail(node, "`update` by something that is not a dictionary", "")
-        return Entries.of({**struct, **more}, struct)
+        return Entries.of(self.reader.perhaps.merged(struct, more), struct)
 
     def holders(self, mark: object) -> Iterator[str]:
         """Yields what else holds the list or dictionary with a mark, after its first name."""

@@ -8,6 +8,7 @@ from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.in_place import unmarked
 from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
+from mindspore_rl.compiler.frontend.perhaps import has_perhaps
 from mindspore_rl.compiler.frontend.records import Entries, Listed
 from mindspore_rl.compiler.frontend.scope import (
     THROWN_AWAY,
@@ -67,11 +68,15 @@ class Loops:
         own = assigned(node.body) - read - self.frame.live[node]
         self.reader.load_parameters(read | (kept - own), node)
         self.assignments.give_homes(sorted(read | (kept - own) | going))
+        self.reader.perhaps.begin(node)
         for name in assigned(node.body, changed=False) & self.frame.names.keys():
             # It may be another list from the second turn on.
             self.frame.names[name] = unmarked(self.frame.names[name])
         forgotten = self.assignments.forget(own)
-        before = {name: self.frame.names[name] for name in read if name in self.frame.names}
+        before, left = (
+            {name: self.frame.names[name] for name in names if name in self.frame.names}
+            for names in (read, kept - own)
+        )
         index = self.draft.fresh(index)
         loop = Loop(self.draft.name_op(kind), kind, index, count, (), self.frame.where(node))
         outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
@@ -95,6 +100,9 @@ class Loops:
         for statement in node.body:
             self.reader.statement(statement)
         self.draft.conditions -= len(going)
+        for name, struct in left.items():
+            if has_perhaps(self.frame.names[name]):
+                before[name] = struct
         self._check_carried(before, node)
         self.end_of(own, "a loop")
         self.assignments.remember(forgotten)
@@ -182,6 +190,7 @@ class Loops:
                 if isinstance(struct, Entries):
                     if _is_filled(name, struct, after, node) and self.draft.loops[-1].count:
                         continue
+                    self.reader.perhaps.end(node, name, struct)
                     more = ", ".join(f"{key!r}: 0.0" for key in after if key not in struct)
                     self.frame.fail(
                         node,
@@ -203,7 +212,7 @@ class Loops:
                     f"name the parts where it is set, as in `action, ({parts}) = ...`, then "
                     f"`{name} = {parts}`",
                 )
-            if not same(struct, after):
+            if not same(self.reader.perhaps.end(node, name, struct), self.frame.names[name]):
                 self.frame.fail(
                     node,
                     f"`{name}`, which changes its structure from turn to turn,",
@@ -261,7 +270,9 @@ def _is_filled(name: str, struct: Entries, after: Struct, loop: ast.For) -> bool
 
     Each turn then sets the same entries, and the first needs none of them before.
     """
-    if not isinstance(after, Entries) or not all(same(struct[k], after[k]) for k in struct):
+    if not isinstance(after, Entries) or has_perhaps(after):
+        return False
+    if not all(same(struct[k], after[k]) for k in struct):
         return False
     own = set()
     for part in ast.walk(loop):

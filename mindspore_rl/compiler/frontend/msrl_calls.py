@@ -264,9 +264,7 @@ class Calls:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None
         if not isinstance(value, dict):
             self.draft.fail(node, "msrl.report of something that is not a dictionary of scalars")
-        texts, reads = self.reader.texts(list(value.values()), node)
-        attrs = (("keys", tuple(map(str, value))),)
-        self.draft.emit("report", (), tuple(texts), reads=tuple(reads), attrs=attrs)
+        self.reader.perhaps.reported(value)
         return Static(None)
 
     def _reduction(self, name: str, node: ast.Call) -> Struct:

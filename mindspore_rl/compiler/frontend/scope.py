@@ -37,6 +37,19 @@ class Var:
 
 
 @dataclass(frozen=True)
+class Perhaps:
+    """An entry of a dictionary that a condition of the run may leave out, see `perhaps`.
+
+    Attributes:
+        value: its number, float32; 0.0 where it is left out.
+        given: whether it is there.
+    """
+
+    value: Any
+    given: Any
+
+
+@dataclass(frozen=True)
 class Static:
     """A value known at compile time: a number, a function, `self`."""
 
@@ -69,6 +82,8 @@ def variables(struct: Struct) -> Iterator[Var]:
     """Yields the variables in a structure."""
     if isinstance(struct, Var):
         yield struct
+    elif isinstance(struct, Perhaps):
+        yield from (struct.value, struct.given)
     elif isinstance(struct, (tuple, dict)):
         for part in struct.values() if isinstance(struct, dict) else struct:
             yield from variables(part)
@@ -201,6 +216,8 @@ class Frame:
                     return False, None
                 for arg in part.args:
                     if function is len and isinstance(self._of_name(arg), (tuple, dict)):
+                        if isinstance(entries := self._of_name(arg), dict):
+                            self.check_given(entries, arg)
                         measured.add(arg)
                         continue
                     known, value = self.static(arg)
@@ -225,6 +242,17 @@ class Frame:
             return True, eval(code, self.namespace, names)  # noqa: S307
         except Exception as error:  # noqa: BLE001  (shown as the user's mistake)
             self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
+
+    def check_given(self, entries: dict[Any, Struct], node: ast.expr) -> None:
+        """Refuses to read entries of a dictionary that are perhaps not there."""
+        for key, part in entries.items():
+            if isinstance(part, Perhaps):
+                text = f"{ast.unparse(node)}[{key!r}]"
+                self.fail(
+                    node,
+                    f"`{text}`, which a condition that is known only at run time may leave out,",
+                    f"msrl.report leaves it out then, too; to read it, set it before: {text} = 0.0",
+                )
 
     def _of_name(self, node: ast.expr) -> Struct | None:
         return self.names.get(node.id) if isinstance(node, ast.Name) else None

@@ -2,7 +2,8 @@
 
 import ast
 import copy
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
@@ -51,6 +52,7 @@ class Sequences:
         if isinstance(value, Static) and (isinstance(value.value, KNOWN_TYPES) or is_cells(value)):
             return tuple(map(Static, value.value))
         if isinstance(value, dict):
+            self.draft.frame.check_given(value, node)
             return tuple(map(Static, value))
         if not is_sequence(value):
             self.draft.fail(node, construct, KNOWN)
@@ -164,6 +166,7 @@ class Sequences:
             given = {key: Static(value) for key, value in given.value.items()}
         if not isinstance(given, dict):
             return None
+        self.draft.frame.check_given(given, func.value)
         pairs = tuple((Static(key), part) for key, part in given.items())
         return pairs if func.attr == "items" else tuple(p[func.attr == "values"] for p in pairs)
 
@@ -259,7 +262,8 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
 
     They pick networks or other objects by it (`self.critics[i]`), write it into a text, change a
     list or dictionary in place, or go backwards and decide by it: what `if t < T - 1:` leaves out,
-    `x[t + 1]`, cannot be tried at the first turn.
+    `x[t + 1]`, cannot be tried at the first turn. Or their first turn makes a variable what it is:
+    a sum of rows, `x[t]`, that starts at a number, or a name that `if t == 0:` sets.
     """
     statements = list(_statements(function))
     for loop, _ in statements:
@@ -277,11 +281,15 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
             calls = (node for node in nodes if isinstance(node, ast.Call))
-            in_place = (
+            in_place = bool(
                 (changes or (_goes_back(loop) and any(_decides(node, index) for node in nodes)))
                 and not any(_draws(frame.msrl_call(call)) for call in calls)
                 and not any(_keeps_marks(inner, made, frame) for inner in nodes)
             )
+            if not any(isinstance(node, ast.Name) and frame.is_msrl(node) for node in nodes):
+                known = _set_before(loop, statements) | {*frame.names}
+                in_place |= _sums_rows(nodes, index, given)
+                in_place |= _first_set(nodes, index, known, function)
             if in_place or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
 
@@ -293,6 +301,55 @@ def _goes_back(loop: Any) -> bool:
 
 def _decides(node: ast.AST, index: str) -> bool:
     return isinstance(node, (ast.If, ast.IfExp)) and index in loaded_names(node.test)
+
+
+def _sums_rows(nodes: list[ast.AST], index: str, given: list[tuple[str, ast.expr]]) -> bool:
+    """Returns whether a loop adds rows of an array, `x[t]`, to what was a number before it."""
+    numbers = {n for n, v in given if isinstance(v, ast.Constant) and type(v.value) in (int, float)}
+    rows = any(isinstance(n, ast.Subscript) and index in loaded_names(n.slice) for n in nodes)
+    sums = {
+        target.id
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AugAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+        and (isinstance(node, ast.AugAssign) or target.id in loaded_names(node.value))
+    }
+    return rows and not numbers.isdisjoint(sums)
+
+
+def _first_set(nodes: list[ast.AST], index: str, known: set[str], function: ast.AST) -> bool:
+    """Returns whether a condition on a loop's index sets a name first that others read.
+
+    Args:
+        nodes: the nodes of the loop's body.
+        index: the loop's index.
+        known: the names that are set before the loop.
+        function: the function around it.
+    """
+    for node in nodes:
+        if not isinstance(node, ast.If) or not _decides(node, index):
+            continue
+        for half, other in ((node.body, node.orelse), (node.orelse, node.body)):
+            here = {part for statement in half for part in ast.walk(statement)}
+            others = {part for statement in other for part in ast.walk(statement)}
+            elsewhere = _names(set(ast.walk(function)) - here, ast.Load)
+            both = _names(others, ast.Store) - _names(others, ast.Load)
+            if (_names(here, ast.Store) - known - both) & elsewhere:
+                return True
+    return False
+
+
+def _set_before(loop: ast.For, statements: list[tuple[ast.stmt, "Block"]]) -> set[str]:
+    """Returns the names that statements before a loop set, also those around it."""
+    before = itertools.takewhile(lambda pair: pair[0] is not loop, statements)
+    simple = (getattr(s, "target", ast.Pass()) if hasattr(s, "body") else s for s, _ in before)
+    return _names((part for one in simple for part in ast.walk(one)), ast.Store)
+
+
+def _names(nodes: Iterable[ast.AST], kind: type) -> set[str]:
+    """Returns the names that nodes load or store."""
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
 
 
 def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:

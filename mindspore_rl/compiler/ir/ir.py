@@ -8,6 +8,7 @@ tree.
 import ast
 import copy
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -136,6 +137,20 @@ class Op:
         keys = self.attr.get("keys", ())
         names = [""] * (len(self.args) - len(keys)) + [f"{key}=" for key in keys]
         return ", ".join(map("".join, zip(names, self.args, strict=True)))
+
+    def told(self, text: str) -> str:
+        """Writes a text about the operation with the names and expressions of its source line."""
+        words = set(re.findall(r"\w+", self.where.text))
+
+        def in_source(found: re.Match) -> str:
+            base = found[0].rpartition("_")[0]
+            return base if found[0] not in words and base in words else found[0]
+
+        numbered = re.compile(r"\b[a-zA-Z]\w*_\d+\b")
+        for target in self.targets if self.kind == "glue" and len(self.targets) == 1 else ():
+            if numbered.sub(in_source, target) not in words:
+                text = re.sub(rf"\b{target}\b", lambda _: f"`{self.args[0]}`", text)
+        return numbered.sub(in_source, text)
 
     @property
     def by_function(self) -> bool:

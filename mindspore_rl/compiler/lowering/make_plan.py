@@ -9,7 +9,8 @@ from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.compiler.lowering.emit_module import Generated, generate
 from mindspore_rl.compiler.lowering.project import Projection
 from mindspore_rl.compiler.lowering.target import Target
-from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.messages import Message
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import (
     SHUFFLES,

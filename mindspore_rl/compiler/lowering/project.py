@@ -15,7 +15,8 @@ from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, num_turns,
 from mindspore_rl.compiler.ir.operations import ENVIRONMENT, PARAMETERS
 from mindspore_rl.compiler.lowering.copy_propagation import tidy
 from mindspore_rl.compiler.lowering.hoist_draws import draw_ahead
-from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.messages import Message
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import STATE

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, paths
 from mindspore_rl.compiler.ir.operations import OPERATIONS, PARAMETERS
-from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.messages import Message
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.policy import SYNCHRONOUS

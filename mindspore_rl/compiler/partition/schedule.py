@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from mindspore_rl.compiler.ir.ir import Item, Loop, Op, messages_of, paths, walk, with_ops
 from mindspore_rl.compiler.ir.operations import PARAMETERS
-from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.messages import Message
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.compiler.partition.replicate import Fragment
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from mindspore_rl.compiler.ir.dataflow import edges
 from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.compiler.ir.operations import PARAMETERS
-from mindspore_rl.compiler.partition.partition import Message, Partition
+from mindspore_rl.compiler.partition.messages import Message
+from mindspore_rl.compiler.partition.partition import Partition
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import describe, predict
 

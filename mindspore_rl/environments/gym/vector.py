@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -40,9 +39,15 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     first, mask, _ = _first(name, maker)
     env, layout = flattened(name, first, mask)
     found = library.spec_of(name, env, layout, first.observation_space)
-    if maker is not None and (shared := library.draws_from_shared(first)):
-        found = replace(found, warning="; ".join(filter(None, [found.warning, shared])))
     closed(name, env.close)
+    return found
+
+
+def draws_from_shared(name: str, maker: Callable[[], Any]) -> str:
+    """Warns of an environment that draws from a shared generator; see `GymVector`."""
+    first, *_ = _first(name, maker)
+    found = library.draws_from_shared(first)
+    closed(name, first.close)
     return found
 
 

@@ -130,7 +130,7 @@ class Monitor:
         self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
         self._ordered = 0  # the iteration after which the last checkpoint was asked for
-        self._evaluate_at, self._to_evaluate, self._evaluations = 0.0, False, 0
+        self._evaluate_at, self._evaluate_from, self._evaluations = 0.0, math.inf, 0
         self._plan_evaluation()
         self._checkpoint_s = self._ticked_s = self._awake_s = now
         self._missed_s: float | None = now
@@ -215,7 +215,7 @@ class Monitor:
         if fresh and (evaluate or now - self._checkpoint_s >= self.options.checkpoint_every_s):
             self._checkpoint_s, self._ordered = now, self._iteration
             if evaluate:
-                self._to_evaluate = True
+                self._evaluate_from = self._iteration
                 self._plan_evaluation()
             return self._tell_leader("checkpoint")
         return []
@@ -285,8 +285,8 @@ class Monitor:
         """Returns whether a checkpoint was asked for to be evaluated, or is the last one."""
         if self.options.eval_every is None:
             return False
-        found = self._to_evaluate or not self._too_early(saved["iteration"])
-        self._to_evaluate = False
+        found = saved["iteration"] >= self._evaluate_from or not self._too_early(saved["iteration"])
+        self._evaluate_from = math.inf if found else self._evaluate_from
         self._evaluations += found
         return found
 

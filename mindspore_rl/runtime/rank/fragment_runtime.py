@@ -307,7 +307,8 @@ class FragmentRuntime(ShareRuntime):
         return counts
 
     def close(self) -> None:
-        """Flushes outstanding sends and closes the environments."""
+        """Waits for the last checkpoint, flushes outstanding sends and closes the environments."""
+        self.rank.background.wait()
         super().close()
         if self.rank.profile is not None:
             self.rank.profile.write()

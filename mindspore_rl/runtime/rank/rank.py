@@ -9,6 +9,7 @@ from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.rl.random import Agents
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import Profile
+from mindspore_rl.runtime.rank.background import Background
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
 
 
@@ -27,6 +28,7 @@ class Rank:
         iteration: current iteration; the worker's own in an asynchronous job.
         env_steps: of the whole job, as far as this rank knows.
         profile: records events of some iterations; None: no profile.
+        background: waits for the disk.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Rank:
         self.iteration = 0
         self.env_steps = 0
         self.stages, self.profile = Stages(plan), profile
+        self.background = Background()
         self.messenger = Messenger(comm, self.stamp, self._waiting)
         self._stamps, self._stage = stamps, int(Stage.STARTING)
 

@@ -5,8 +5,9 @@ list of segments, for the checkpoint's metadata.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ class ReplaySegments:
         self._look_at = total + max(many - new, many // 8)
 
     def write(self, inserted: np.ndarray) -> dict[str, tuple[np.ndarray, None]]:
-        """Writes the new records of this rank's replay.
+        """Writes the new records of this rank's replay, and has the disk take them meanwhile.
+
+        A segment has its final name once it is durable.
 
         Args:
             inserted: number of records ever inserted for each environment of this rank, `[B]`.
@@ -85,31 +88,33 @@ class ReplaySegments:
 
     def _write(
         self, columns: list[tuple[Any, np.dtype]], inserted: np.ndarray, replay: Replay
-    ) -> Iterator[Segment]:
-        """Yields the segments that hold this rank's replay; writes those that are new.
+    ) -> list[Segment]:
+        """Returns the segments that hold this rank's replay; writes those that are new.
 
         Priorities change, so that the last column is written whole if it may hold them.
         """
         numbers, last = _constant(columns), len(columns) - 1
         oldest = np.maximum(inserted - len(columns[last][0]), 0)
         self._unwritten(oldest)
-        ahead, self._ahead = self._ahead, []
+        new, self._ahead = self._ahead, []
+        for small in [one for one in new if replay.size(one) < SMALL_BYTES]:
+            replay_segments.drop(self._folder, small.file)
+            new.remove(small)
         self._segments = [
             segment
-            for segment in [*self._segments, *self._durable(ahead)]
+            for segment in self._segments
             if replay.size(segment) >= SMALL_BYTES and self._has_any(segment, oldest)
-        ]
-        first = self._unwritten(oldest)
-        self._segments += self._durable(self._written(columns, numbers, first, inserted))
-        yield from self._segments
-        if last not in numbers:
-            priorities = self._written(columns, range(last, last + 1), oldest, inserted)
-            yield from self._durable(priorities)
+        ] + new
+        rest = list(self._written(columns, numbers, self._unwritten(oldest), inserted))
+        self._segments += rest
+        changing = range(last, last + 1) if last not in numbers else range(0)
+        priorities = list(self._written(columns, changing, oldest, inserted)) if changing else []
+        self._rank.background.begin(partial(self._keep, [*new, *rest, *priorities]))
+        return self._segments + priorities
 
-    def _durable(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+    def _keep(self, segments: list[Segment]) -> None:
         for segment in segments:
             replay_segments.keep(self._folder, segment.file)
-            yield segment
 
     def _unwritten(self, oldest: np.ndarray) -> np.ndarray:
         """Returns the first record of each environment that is in no segment, `oldest` or later.

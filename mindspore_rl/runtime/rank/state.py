@@ -5,6 +5,7 @@ policy and with another number of workers.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,13 @@ class RankState:
         }
 
     def save(self) -> None:
-        """Gathers all ranks' state on rank 0, which writes the checkpoint.
+        """Gathers all ranks' state on rank 0, which begins to write the checkpoint.
 
-        Each rank writes its replay itself.
+        Each rank writes its replay itself. Nobody waits for the disk, unless it still has the
+        checkpoint before to write.
         """
         rank = self._rank
+        rank.background.wait()
         keyed = {
             "|".join([name, *(f"{axis},{first}" for axis, first in self._place(*axes))]): value
             for name, (value, *axes) in self._collect().items()
@@ -64,35 +67,37 @@ class RankState:
             return
         arrays = merge(parts)
         replays = written(arrays)
-        folder = rank.run_dir / checkpoint.FOLDER
         iteration = rank.env_steps // rank.plan.steps_per_iteration
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
-                checkpoint.remove_unused(folder, iteration + 1)
                 raise NumericsError(
                     f"iteration {rank.iteration}: {name} is not finite; lower the learning rate "
                     "(the last good checkpoint is kept)"
                 )
         plan = rank.plan
-        path = checkpoint.save(
-            folder,
-            iteration,
-            arrays,
-            {
-                "algorithm": plan.algorithm["name"],
-                "policy": plan.policy,
-                "config": plan.config,
-                "environment": plan.environment,
-                "library": plan.library,
-                "action_mask": plan.action_mask,
-                "layout": str(plan.layout),
-                "num_envs": plan.num_envs,
-                "env_steps": rank.env_steps,
-                "steps_per_iteration": plan.steps_per_iteration,
-                **replays,
-            },
-        )
-        rank.link.send("checkpoint", rank=0, iteration=rank.iteration, path=str(path))
+        about = {
+            "algorithm": plan.algorithm["name"],
+            "policy": plan.policy,
+            "config": plan.config,
+            "environment": plan.environment,
+            "library": plan.library,
+            "action_mask": plan.action_mask,
+            "layout": str(plan.layout),
+            "num_envs": plan.num_envs,
+            "env_steps": rank.env_steps,
+            "steps_per_iteration": plan.steps_per_iteration,
+            **replays,
+        }
+        rank.background.begin(partial(self._write, rank.iteration, iteration, arrays, about))
+
+    def _write(
+        self, rank_iteration: int, iteration: int, arrays: dict[str, Any], about: dict[str, Any]
+    ) -> None:
+        """Writes a checkpoint once all ranks' segments are there, and tells the coordinator."""
+        folder = self._rank.run_dir / checkpoint.FOLDER
+        if checkpoint.await_segments(folder, about, self._rank.background.ended):
+            path = checkpoint.save(folder, iteration, arrays, about)
+            self._rank.link.send("checkpoint", rank=0, iteration=rank_iteration, path=str(path))
 
     def save_ahead(self) -> None:
         """Writes what the next checkpoint will need of the replay, if that is much already.
@@ -101,6 +106,7 @@ class RankState:
         computed, may be behind those of the rank that writes the checkpoint, but is never less
         than in the last checkpoint.
         """
+        self._rank.background.look()
         if self._has_replay:
             for name, segments in self._replays.items():
                 segments.write_ahead(self._inserted(name))
@@ -340,7 +346,7 @@ def merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _joined(pieces: list[tuple[list[tuple[int, int]], np.ndarray]]) -> np.ndarray:
     place, value = pieces[0]
     if not place:
-        return value
+        return value.copy()  # of what the next iteration may change
     shape = list(value.shape)
     for found, piece in pieces:
         for axis, first in found:

@@ -62,6 +62,7 @@ def run_worker(
             if isinstance(group, HostGroup):
                 group.around = partial(profile.call, COLLECTIVE)
         rank = Rank(plan, run_dir, number, comm, link, stamps, profile)
+        stack.callback(rank.background.close)
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
         if rank.fragment.needs_tensors:

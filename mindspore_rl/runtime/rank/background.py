@@ -1,0 +1,38 @@
+"""What a rank does beside its training: it waits for the disk."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+
+class Background:
+    """A thread that does one thing after the other.
+
+    Attributes:
+        ended: set by `close`; whoever waits for other ranks gives up then.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "disk")
+        self._begun = deque[Future[None]]()
+        self.ended = threading.Event()
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Does some work after what was begun before."""
+        self._begun.append(self._thread.submit(work))
+
+    def look(self) -> None:
+        """Raises the error of work that has failed."""
+        while self._begun and self._begun[0].done():
+            self._begun.popleft().result()
+
+    def wait(self) -> None:
+        """Waits for all work. Raises: the error of work that has failed."""
+        while self._begun:
+            self._begun.popleft().result()
+
+    def close(self) -> None:
+        """Begins nothing more; waits for nothing."""
+        self.ended.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
