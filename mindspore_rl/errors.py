@@ -3,6 +3,7 @@
 `msrl` exits with 2 after a mistake and with 1 after a failure.
 """
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 
@@ -68,11 +69,18 @@ class NumericsError(MsrlError):
 
 
 def text_of(error: BaseException) -> str:
-    """Returns the text of an exception, even if its own `__str__` raises."""
+    """Returns the text of an exception, even if its own `__str__` raises.
+
+    Of a dataclass that lacks an attribute, such as a configuration or an environment's spec, it
+    also says what it has.
+    """
     try:
-        return str(error)
+        text = str(error)
     except Exception as other:  # noqa: BLE001  (the user's own code)
         return f"its text cannot be told: its __str__ raised {type(other).__name__}"
+    if isinstance(error, AttributeError) and is_dataclass(error.obj):
+        text += f"; it has {', '.join(field.name for field in fields(error.obj))}"
+    return text
 
 
 def described(error: BaseException) -> str:

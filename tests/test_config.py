@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from mindspore_rl.config import help_text, option, resolve, to_dict
-from mindspore_rl.errors import ConfigError, MsrlError
+from mindspore_rl.errors import ConfigError, MsrlError, described
 from mindspore_rl.platform.yaml_files import read_yaml
 
 
@@ -303,3 +303,9 @@ def test_numbers_are_in_their_range(text, message):
     assert "discount, 0 to 1" in help_text(Ranged)
     assert "step size, more than 0" in help_text(Ranged)
     assert "seed" in help_text(Ranged).splitlines()[0] and "0 to 4294967295" in help_text(Ranged)
+
+
+def test_an_attribute_that_a_configuration_lacks():
+    with pytest.raises(AttributeError) as caught:
+        Config().learning_rat  # noqa: B018
+    assert "learning_rat'; it has total_steps" in described(caught.value)

@@ -11,6 +11,10 @@ from mindspore import Tensor, float32, nn, ops
 
 from mindspore_rl.environments.spaces import Box
 
+PAIRS = (
+    "a normal number takes two uniform ones: noise [..., 2k] for k of them, so noise_size = 2 * k "
+    "in an actor, and msrl.uniform(n, 2 * k)"
+)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -191,6 +195,8 @@ def standard_normal(noise: Tensor) -> Tensor:
         normal: [..., k] float32, at most 5.8 standard deviations from zero (24-bit uniforms).
     """
     axis, size = noise.ndim - 1, noise.shape[-1] // 2
+    if noise.shape[-1] % 2 == 1:
+        raise ValueError(PAIRS)
     radius = ops.sqrt(-2.0 * ops.log(1.0 - ops.narrow(noise, axis, 0, size)))
     return radius * ops.cos((2.0 * math.pi) * ops.narrow(noise, axis, size, size))
 
@@ -206,6 +212,8 @@ def normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     Returns:
         action: [..., k] float32, unbounded.
     """
+    if noise.shape[-1] != 2 * mean.shape[-1]:
+        raise ValueError(PAIRS)
     return mean + ops.exp(log_std) * standard_normal(noise)
 
 
@@ -273,6 +281,8 @@ def squashed_normal_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tupl
         action: [..., k] float32 in (-1, 1).
         log_prob: [...] float32, nats, the log-density of the squashed action.
     """
+    if noise.shape[-1] != 2 * mean.shape[-1]:
+        raise ValueError(PAIRS)
     normal = standard_normal(noise)
     wide = mean + ops.exp(log_std) * normal
     spread = 0.5 * ops.square(normal) + (log_std + _HALF_LOG_2PI)

@@ -382,8 +382,13 @@ EQUAL = {
     "loops that return, lists that grow in them, enumerate, else": (
         {
             "learn": LOOPS,
+            "loop": "reward = reward * turn + again",
             "remove": [
                 FROM,
+                (
+                    "for _ in msrl.iterations()",
+                    "for turn, again in enumerate(msrl.iterations(), 1)",
+                ),
                 ('"loss": means[0]', '"loss": means[0], "last": last, "count": count'),
             ],
         },

@@ -2,6 +2,7 @@ import math
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import nn
 
 from mindspore_rl.environments.spaces import Box
@@ -181,6 +182,15 @@ def test_normal_sample_is_box_muller(run):
     assert np.abs(z.mean(0)).max() < 0.04
     assert np.abs(z.std(0) - 1).max() < 0.03
     assert abs((z[:, 0] * z[:, 1]).mean()) < 0.04
+
+
+def test_too_few_uniform_numbers_for_normal_ones_are_told():
+    mean = ms.Tensor(np.zeros((3, 2), np.float32))
+    for sample in (dist.normal_sample, dist.squashed_normal_sample):
+        with pytest.raises(ValueError, match=r"noise_size = 2 \* k"):
+            sample(mean, mean, mean)
+    with pytest.raises(ValueError, match=r"two uniform ones"):
+        dist.standard_normal(mean[:, :1])
 
 
 class Scaled(nn.Cell):

@@ -30,12 +30,14 @@ def end_by_flag(function: ast.FunctionDef) -> ast.FunctionDef:
     return function
 
 
-def count_turns(function: ast.FunctionDef, is_loop: Callable[[ast.expr], bool]) -> None:
+def count_turns(function: ast.FunctionDef, kind_of: Callable[[ast.expr], str]) -> None:
     """Rewrites loops over `enumerate(msrl.minibatches(...))` with a name that counts their turns.
+
+    `msrl.iterations()` gives their number itself, which a resumed run goes on with.
 
     Args:
         function: its tree, which is changed.
-        is_loop: whether an expression is a loop of msrl inside an iteration.
+        kind_of: the name of the loop of msrl that an expression is; empty for any other.
     """
     names = names_in(function)
 
@@ -46,12 +48,20 @@ def count_turns(function: ast.FunctionDef, is_loop: Callable[[ast.expr], bool]) 
             if (
                 not isinstance(call, ast.Call)
                 or ast.unparse(call.func) != "enumerate"
-                or not (call.args and is_loop(call.args[0]))
+                or not (call.args and kind_of(call.args[0]))
                 or not (isinstance(target, ast.Tuple) and len(target.elts) == 2)
             ):
                 return node
             first = [*call.args[1:], *(item.value for item in call.keywords), ast.Constant(0)][0]
             turn = unused("turn_number", names)
+            if kind_of(call.args[0]) == "iterations":
+                since = ast.BinOp(first, ast.Add(), ast.Name(turn, ast.Load()))
+                node.body[:0] = [
+                    at(node, ast.Assign([target.elts[0]], since)),
+                    at(node, ast.Assign([target.elts[1]], ast.Name(turn, ast.Load()))),
+                ]
+                node.iter, node.target = call.args[0], ast.Name(turn, ast.Store())
+                return at(node, node)
             more = ast.BinOp(ast.Name(turn, ast.Load()), ast.Add(), ast.Constant(1))
             node.iter, (number, node.target) = call.args[0], target.elts
             node.body[:0] = [

@@ -269,7 +269,7 @@ class _Builder(ExpressionReader):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers = used_as_numbers(tree)
         sizes_in_place(tree, frame)
-        count_turns(tree, self.loops.is_inside)
+        count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)
         note_captures(tree)
         unroll_ranges(tree, frame)

@@ -40,10 +40,10 @@ class Loops:
         """The function being read."""
         return self.draft.frame
 
-    def is_inside(self, node: ast.expr) -> bool:
-        """Returns whether an expression is a loop of msrl inside an iteration."""
+    def kind_of(self, node: ast.expr) -> str:
+        """Returns the name of the loop of msrl that an expression is; empty for any other."""
         name = self.frame.msrl_call(node) if isinstance(node, ast.Call) else None
-        return name in LOOPS and name != "iterations"
+        return name if name in LOOPS else ""
 
     def read(self, node: ast.For) -> None:
         """Reads a loop."""
