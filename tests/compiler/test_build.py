@@ -289,7 +289,7 @@ def _together(codes):
 def test_a_loop_is_unrolled_if_its_index_picks_from_a_list(body, unrolled):
     """It sees what was assigned last to the name, also in an earlier turn of a loop around it."""
     tree = ast.parse(f"def learn(self):\n{textwrap.indent(body, '    ')}").body[0]
-    unroll_ranges(tree, SimpleNamespace(names={}))
+    unroll_ranges(tree, SimpleNamespace(names={}, is_msrl=lambda node: False))
     loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.target.id == "i"]
     assert [hasattr(loop, "by_index") for loop in loops] == [unrolled]
 
