@@ -120,6 +120,7 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(
 
     def write_ahead(side, inserted):
         write(side, inserted)
+        side._rank.background.wait()
         ahead.append(len(side._ahead))
 
     monkeypatch.setattr(ReplaySegments, "write_ahead", write_ahead)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,6 +78,7 @@ class Job:
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
             rank.env_steps = iteration
             side.write_ahead(kept.inserted)
+            rank.background.wait()
 
     def save(self, iteration):
         arrays = {}
@@ -335,6 +337,23 @@ def test_what_ranks_have_prepared_is_removed_at_their_end(tmp_path):
     found = {file.name for file in (tmp_path / checkpoint.FOLDER).iterdir()}
     assert found == {"checkpoint-00000002.npz", "own.tmp"}
     checkpoint.remove_unfinished(tmp_path / "none")
+
+
+def test_what_is_written_ahead_are_the_records_of_that_moment(tmp_path, small, monkeypatch):
+    """The disk takes them while newer records overwrite them."""
+    go, prepare = threading.Event(), replay_segments.prepare
+    monkeypatch.setattr(replay_checkpoint, "AHEAD_BYTES", 100)
+    monkeypatch.setattr(replay_segments, "prepare", lambda *a: go.wait(30) and prepare(*a))
+    job = Job(tmp_path, range(6))
+    job.insert([4] * ENVS)
+    (side,), (kept,) = job.sides, job.kept
+    side.write_ahead(kept.inserted)
+    expected = kept.columns[0][:4].copy()
+    kept.columns[0][:] = -1
+    go.set()
+    job.ranks[0].background.wait()
+    found = np.concatenate([np.fromfile(file, np.uint8) for file in files(tmp_path)])
+    assert found.tobytes().startswith(expected[: len(found) // (25 * ENVS)].tobytes())
 
 
 def test_segments_of_a_checkpoint_that_failed_are_removed_at_the_end(tmp_path, small):

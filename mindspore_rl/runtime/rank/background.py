@@ -1,4 +1,4 @@
-"""What a rank does beside its training: it waits for the disk."""
+"""What a rank does beside its training: it writes to the disk."""
 
 import threading
 from collections import deque
@@ -21,6 +21,11 @@ class Background:
     def begin(self, work: Callable[[], None]) -> None:
         """Does some work after what was begun before."""
         self._begun.append(self._thread.submit(work))
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work that `look` and `wait` have not found done."""
+        return bool(self._begun)
 
     def look(self) -> None:
         """Raises the error of work that has failed."""

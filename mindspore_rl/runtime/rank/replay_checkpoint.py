@@ -5,7 +5,7 @@ list of segments, for the checkpoint's metadata.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise, zip_longest
@@ -38,29 +38,36 @@ class ReplaySegments:
     def __init__(self, rank: Rank, kept: KeptReplay, name: str = "") -> None:
         self._rank, self._kept, self._name = rank, kept, name
         self._segments: list[Segment] = []
-        self._ahead: list[Segment] = []  # prepared, but not kept yet
+        self._ahead: list[Segment] = []  # prepared, but not kept yet; complete if not `busy`
         self._look_at = 0  # so many records of all environments: then there may be many new ones
 
     def write_ahead(self, inserted: np.ndarray) -> None:
-        """Writes new records if they are many, so that the next checkpoint has few to wait for.
+        """Begins to write new records if they are many, so that the next checkpoint has few left.
 
-        Raises:
-            StorageError: the disk is full or faulty.
+        They are copied first, at most about twice `AHEAD_BYTES` at once.
         """
         total, on_gpu = int(inserted.sum()), self._rank.plan.device == "GPU"
-        if total < self._look_at or (self._kept.dtypes and on_gpu):  # it would be copied whole
+        if total < self._look_at or self._rank.background.busy:
+            return
+        if self._kept.dtypes and on_gpu:  # it would be copied whole
             return
         columns = list(self._columns())
         if not columns:
             return
         first = self._unwritten(np.maximum(inserted - len(columns[0][0]), 0))
         each, new = _record_bytes(columns), int((inserted - first).sum())
-        many, end = AHEAD_BYTES // each + 1, inserted.copy()
+        many = AHEAD_BYTES // each + 1
         if new >= many:
-            for lanes in _alike(first, inserted):
-                if (inserted - first)[lanes].sum() * each < SMALL_BYTES:
+            most = max(2 * many // len(inserted), SMALL_BYTES // each) + 1
+            end = np.minimum(inserted, first + most)
+            for lanes in _alike(first, end):
+                if (end - first)[lanes].sum() * each < SMALL_BYTES:
                     end[lanes] = first[lanes]
-            self._ahead += self._written(columns, _constant(columns), first, end)
+            parts = [
+                (segment, [piece if piece.base is None else piece.copy() for piece in pieces])
+                for segment, pieces in self._parts(columns, _constant(columns), first, end)
+            ]
+            self._rank.background.begin(partial(self._write_parts, self._iteration, parts))
             new = int((inserted - end).sum())
         self._look_at = total + max(many - new, many // 8)
 
@@ -138,6 +145,11 @@ class ReplaySegments:
     def _folder(self) -> Path:
         return self._rank.run_dir / replay_segments.FOLDER
 
+    def _write_parts(self, iteration: int, parts: list[tuple[Segment, list[np.ndarray]]]) -> None:
+        """Writes what `write_ahead` has copied."""
+        for segment, pieces in parts:
+            self._ahead.append(self._prepared(iteration, segment, pieces))
+
     def _written(
         self,
         columns: list[tuple[Any, np.dtype]],
@@ -145,22 +157,39 @@ class ReplaySegments:
         first: np.ndarray,
         end: np.ndarray,
     ) -> Iterator[Segment]:
-        """Writes columns of records, `first` to `end` of each environment: a file for each range.
+        """Writes columns of records, see `_parts`."""
+        for segment, pieces in self._parts(columns, numbers, first, end):
+            yield self._prepared(self._iteration, segment, self._stamped(pieces))
 
-        Neighbouring environments with one range are written together.
+    def _prepared(self, iteration: int, segment: Segment, pieces: Iterable[np.ndarray]) -> Segment:
+        """Writes a segment, which is not durable yet. Returns: it, with its name and checksum."""
+        number = self._rank.number
+        file, checksum = replay_segments.prepare(self._folder, iteration, number, pieces)
+        return replace(segment, file=file, checksum=checksum)
+
+    @property
+    def _iteration(self) -> int:
+        return self._rank.env_steps // self._rank.plan.steps_per_iteration
+
+    def _parts(
+        self,
+        columns: list[tuple[Any, np.dtype]],
+        numbers: Sequence[int],
+        first: np.ndarray,
+        end: np.ndarray,
+    ) -> Iterator[tuple[Segment, Iterator[np.ndarray]]]:
+        """Yields segments of records, `first` to `end` of each environment, and their contents.
+
+        Neighbouring environments with one range are together.
         """
-        rank = self._rank
-        iteration = rank.env_steps // rank.plan.steps_per_iteration
+        envs = self._rank.env_indices
         for lanes in _alike(first, end):
             records = int(first[lanes.start]), int(end[lanes.start])
-            if records[0] == records[1]:
-                continue
-            chosen = [columns[number] for number in numbers]
-            frames, parts = replay_segments.contents(chosen, lanes, records)
-            stamped = self._stamped(parts)
-            file, checksum = replay_segments.prepare(self._folder, iteration, rank.number, stamped)
-            places = rank.env_indices[lanes.start], rank.env_indices[lanes.stop - 1] + 1
-            yield Segment(file, places, records, tuple(numbers), checksum, frames)
+            if records[0] < records[1]:
+                chosen = [columns[number] for number in numbers]
+                frames, pieces = replay_segments.contents(chosen, lanes, records)
+                places = envs[lanes.start], envs[lanes.stop - 1] + 1
+                yield Segment("", places, records, tuple(numbers), 0, frames), pieces
 
     def _stamped(self, pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Tells the stall detector of each piece."""
