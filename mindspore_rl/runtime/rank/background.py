@@ -38,6 +38,6 @@ class Background:
             self._begun.popleft().result()
 
     def close(self) -> None:
-        """Begins nothing more; waits for nothing."""
+        """Ends what is under way, and begins nothing more: nobody writes after a rank has ended."""
         self.ended.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(cancel_futures=True)
