@@ -12,7 +12,7 @@ Injected bugs show at 1e-3. Another order of summation gave 5.6e-6 where an adva
 large relative to its deviation.
 """
 REPLAYED_TOL = 1e-3
-"""Likewise of a run that is repeated by its log: rounding errors grow by updates."""
+"""Both tolerances of a run that is repeated by its log: rounding errors grow by updates."""
 MARKS = ("action", "advantage", "gradient")
 """Marks of the boundaries whose values are compared."""
 METRIC, PARAMETERS, REPLAY, VARIABLES = "metric ", "parameters/", "replay/", "variables/"

@@ -28,7 +28,7 @@ class Rank:
         iteration: current iteration; the worker's own in an asynchronous job.
         env_steps: of the whole job, as far as this rank knows.
         profile: records events of some iterations; None: no profile.
-        background: waits for the disk.
+        background: writes to the disk beside the training.
     """
 
     def __init__(

@@ -114,8 +114,9 @@ class ReplaySegments:
         ] + new
         rest = list(self._written(columns, numbers, self._unwritten(oldest), inserted))
         self._segments += rest
-        changing = range(last, last + 1) if last not in numbers else range(0)
-        priorities = list(self._written(columns, changing, oldest, inserted)) if changing else []
+        priorities: list[Segment] = []
+        if last not in numbers:
+            priorities += self._written(columns, range(last, last + 1), oldest, inserted)
         self._rank.background.begin(partial(self._keep, [*new, *rest, *priorities]))
         return self._segments + priorities
 

@@ -100,11 +100,14 @@ class RankState:
             self._rank.link.send("checkpoint", rank=0, iteration=rank_iteration, path=str(path))
 
     def save_ahead(self) -> None:
-        """Writes what the next checkpoint will need of the replay, if that is much already.
+        """Begins to write what the next checkpoint needs of the replay, if that is much already.
 
         Files are removed by the iteration in their names. A rank's `env_steps`, of which it is
         computed, may be behind those of the rank that writes the checkpoint, but is never less
         than in the last checkpoint.
+
+        Raises:
+            StorageError: what was begun before has failed: the disk is full or faulty.
         """
         self._rank.background.look()
         if self._has_replay:
