@@ -6,9 +6,27 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore_rl.platform import mindspore_device
 
 
+def clipped(start, end, done):
+    """Decides between an array and a number in each way."""
+    scale, low = 1.0, done if done < 0.5 else 0.5
+    if done > 0.25:
+        scale = 0.5 / done
+    elif done < 0.125:
+        scale *= 0.5
+    if done >= 1.0:
+        return end
+    if done < 0.0:
+        kept, scale = start, 0.5 * scale
+    else:
+        kept = done * start
+    return kept + scale * low
+
+
 def linear_schedule(start, end, duration, step):
     slope = (end - start) / duration
-    return max(slope * step + start, end), min(step, 3.0), max(1, 2), max(step, 2 * step)
+    ends = [clipped(1.0, 0.25, step / by) for by in (-10.0, 2.0, 10.0, 25.0, 100.0)]
+    extremes = min(step, 3.0), max(1, 2), max(step, 2 * step)
+    return max(slope * step + start, end), *extremes, *[1.0 * end for end in ends]
 
 
 class Box:
@@ -62,8 +80,9 @@ def test_a_compiled_cell_computes_what_python_does():
         (epsilon_2, least_2, *most_2), returns_2, going_2 = cell(given, x)
     finally:
         mindspore_device.use()
-    assert [float(v) for v in (epsilon_2, least_2, *most_2)] == [0.625, 3.0, 2.0, 10.0]
-    assert [float(v) for v in (epsilon, least, *most)] == [0.625, 3.0, 2.0, 10.0]
+    known = [0.625, 3.0, 2.0, 10.0, 0.875, 0.25, 1.0, 0.4, 0.075]
+    np.testing.assert_allclose([float(v) for v in (epsilon_2, least_2, *most_2)], known, 1e-6)
+    np.testing.assert_allclose([float(v) for v in (epsilon, least, *most)], known, 1e-6)
     np.testing.assert_array_equal(returns_2.asnumpy(), returns.asnumpy())
     assert float(going_2) == float(going) == 28.0
     np.testing.assert_array_equal(cell.target.asnumpy(), [0.5, 1.0])

@@ -2,15 +2,17 @@
 
 In the functions of a program, `parameter.set_data(x)` becomes an assignment, `reversed(range(n))` a
 range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
-of one number and a number work, and an `if` on an array may only assign.
+of one number and a number work, an `if` on an array may only assign, and its sides may be an array
+and a real number.
 """
 
 import ast
-from collections.abc import Iterator
 from typing import Any
 
 from mindspore import Tensor, ops
 from mindspore.graph._parse import parser, resources, standard_method
+
+from mindspore_rl.platform import one_type
 
 SETS = "set_data_by_msrl"
 
@@ -45,7 +47,7 @@ def _is_one(value: Any, other: Any) -> bool:
 class _Forms(ast.NodeTransformer):
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
         self.generic_visit(function)
-        inside = list(_own(function))
+        inside = list(one_type.own(function))
         returns = [node for node in inside if isinstance(node, ast.Return)]
         # MindSpore fails in its back end where a branch on an array ends without a value.
         if any(isinstance(node, ast.If) for node in inside) and all(map(_without_value, returns)):
@@ -53,7 +55,12 @@ class _Forms(ast.NodeTransformer):
             function.body.append(last)
             for node in (*returns, last):
                 node.value = ast.copy_location(ast.Constant(0), node)
+        one_type.give(function)
         return function
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:  # noqa: N802, D102
+        self.generic_visit(node)
+        return one_type.sides(node)
 
     def visit_Call(self, call: ast.Call) -> ast.Call:  # noqa: N802, D102
         self.generic_visit(call)
@@ -72,14 +79,6 @@ class _Forms(ast.NodeTransformer):
 
 def _without_value(node: ast.Return) -> bool:
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
-
-
-def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a function, without those of functions inside it."""
-    for node in ast.iter_child_nodes(function):
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            yield from _own(node)
 
 
 def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
@@ -101,7 +100,8 @@ _parse = parser.Parser.parse
 def _parse_forms(self: Any) -> Any:
     found, tree = _parse(self)
     if self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl"):
-        self.global_namespace.dicts[0][SETS] = set_data  # as MindSpore adds its own
+        ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array}
+        self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
         _Forms().visit(tree)
     return found, tree
 

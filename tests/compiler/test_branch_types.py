@@ -36,6 +36,7 @@ def test_a_type_for_each_branch_is_refused(text, instead):
     "text",
     [
         "1.0 if m > 0.5 else 2.0",
+        "m if m > 0.5 else 1.0",
         "m > 0.5 or m < 0.1",
         "(m, n) if m > 0.5 else (2.0 * m, n)",
         "m if k > 2 else 1",  # decided by Python

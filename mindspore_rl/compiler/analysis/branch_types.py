@@ -12,6 +12,7 @@ from mindspore import Tensor
 from mindspore_rl.compiler.analysis.interpret import Probe
 from mindspore_rl.compiler.ir.ir import Op
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.platform import one_type
 
 
 def check_branches(probe: Probe) -> None:
@@ -36,6 +37,9 @@ def _check(op: Op, node: ast.IfExp | ast.BoolOp, scope: dict[str, Any]) -> None:
         at_run_time = any(isinstance(_value(part, scope), Tensor) for part in decides)
         types = {_type(_value(side, scope)): ast.unparse(side) for side in sides}
     except Exception:  # noqa: BLE001  (a failure is reported elsewhere)
+        return
+    made_one = isinstance(node, ast.IfExp) and one_type.compares(node.test)
+    if made_one and set(types) == {"float", "an array of float32"}:
         return
     if at_run_time and len(types) > 1:
         found = " and ".join(f"`{text}` is {kind}" for kind, text in types.items())
