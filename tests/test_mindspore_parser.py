@@ -28,6 +28,14 @@ class Written(nn.Cell):
         self.rate = Parameter(Tensor(1.0), name="rate")
         self.box = Box()
 
+    def count(self):
+        if self.rate > 0.0:
+            for target in (self.target, self.online):
+                if self.box is None:
+                    return
+                ops.assign(self.rate, self.rate + target.sum())
+        ops.assign(self.rate, self.rate * 2)
+
     def construct(self, step, x):
         return self.again(step, x) if x.ndim else 2.0 * step
 
@@ -35,6 +43,7 @@ class Written(nn.Cell):
         for target, online in zip((self.target,), (self.online,)):  # noqa: B905
             target.set_data(0.5 * online + target)
         self.rate.set_data(self.box.set_data(step))
+        self.count()
         going, returns = 0.0, []
         for t in reversed(range(len(x))):
             going = x[t] + 0.5 * going
@@ -58,4 +67,4 @@ def test_a_compiled_cell_computes_what_python_does():
     np.testing.assert_array_equal(returns_2.asnumpy(), returns.asnumpy())
     assert float(going_2) == float(going) == 28.0
     np.testing.assert_array_equal(cell.target.asnumpy(), [0.5, 1.0])
-    assert float(cell.rate) == 15.0
+    assert float(cell.rate) == 2 * (15.0 + 1.5 + 3.0)

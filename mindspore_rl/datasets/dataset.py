@@ -93,7 +93,7 @@ class About:
                 lists = {key: tuple(x) for key, x in space.items() if isinstance(x, list)}
                 space = Box(**space | lists) if box else Discrete(space["n"])
             sources = tuple(Source(**source) for source in values["sources"])
-            numbers = (*(space.low + space.high if isinstance(space, Box) else ()),)
+            numbers = (*((*space.low, *space.high) if isinstance(space, Box) else ()),)
             for source in sources:
                 numbers += dataclasses.astuple(source)[1:]
             names = (values["environment"], *(source.name for source in sources))

@@ -3,6 +3,7 @@
 import functools
 import math
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +44,34 @@ class Discrete:
             raise ValueError(f"Discrete(n={self.n!r}), expected a whole number of at least 1")
 
 
+class Bounds(tuple[float, ...]):
+    """Numbers that compute as an array of them does, like the bounds of Gymnasium's Box."""
+
+    __slots__ = ()
+
+
+def _computes(name: str) -> Callable:
+    def computed(self: Bounds, *others: Any) -> Any:
+        known = (int, float, tuple, list, np.ndarray, np.generic)
+        if not all(isinstance(other, known) for other in others):
+            return NotImplemented
+        return getattr(np.array(self, np.float32), name)(*others)
+
+    return computed
+
+
+for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv", "neg", "abs"):
+    setattr(Bounds, f"__{_name}__", _computes(f"__{_name}__"))
+
+
 @dataclass(frozen=True)
 class Box:
     """Numbers between bounds; a batch of a network's actions is `[B, k] float32`, see `taken`.
 
     Args:
         shape: the shape of one action; k is its product.
-        low: k lower bounds, row-major; `-inf` for none; a bound beyond `LARGEST` is none.
+        low: k lower bounds, row-major, which become `Bounds`; `-inf` for none; a bound beyond
+            `LARGEST` is none.
         high: k upper bounds.
         dtype: the type that the environment takes; for whole numbers, actions are rounded.
     """
@@ -68,9 +90,8 @@ class Box:
             bounds = getattr(self, key)
             if not isinstance(bounds, tuple) or len(bounds) != self.size:
                 raise ValueError(f"Box({key}={bounds!r}), expected a tuple of {self.size} numbers")
-            if any(math.isfinite(bound) and abs(bound) > LARGEST for bound in bounds):
-                real = (b if abs(b) <= LARGEST else math.copysign(math.inf, b) for b in bounds)
-                object.__setattr__(self, key, tuple(real))
+            real = (b if not abs(b) > LARGEST else math.copysign(math.inf, b) for b in bounds)
+            object.__setattr__(self, key, Bounds(real))
         if self.dtype not in TYPES:
             raise ValueError(f"Box(dtype={self.dtype!r}), expected one of {', '.join(TYPES)}")
 

@@ -1,11 +1,12 @@
 """Makes MindSpore's parser take what users write and it does not compile.
 
 In the functions of a program, `parameter.set_data(x)` becomes an assignment, `reversed(range(n))` a
-range in steps of -1, `self(x)` a call of `self.construct`, and `max(a, b)` and `min(a, b)` of an
-array of one number and a number work.
+range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
+of one number and a number work, and an `if` on an array may only assign.
 """
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from mindspore import Tensor, ops
@@ -42,6 +43,18 @@ def _is_one(value: Any, other: Any) -> bool:
 
 
 class _Forms(ast.NodeTransformer):
+    def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
+        self.generic_visit(function)
+        inside = list(_own(function))
+        returns = [node for node in inside if isinstance(node, ast.Return)]
+        # MindSpore fails in its back end where a branch on an array ends without a value.
+        if any(isinstance(node, ast.If) for node in inside) and all(map(_without_value, returns)):
+            last = ast.copy_location(ast.Return(), function.body[-1])
+            function.body.append(last)
+            for node in (*returns, last):
+                node.value = ast.copy_location(ast.Constant(0), node)
+        return function
+
     def visit_Call(self, call: ast.Call) -> ast.Call:  # noqa: N802, D102
         self.generic_visit(call)
         match call:
@@ -55,6 +68,18 @@ class _Forms(ast.NodeTransformer):
                 if len(ends) < 3:
                     return _backwards(call, *ends)
         return call
+
+
+def _without_value(node: ast.Return) -> bool:
+    return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+
+
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes of a function, without those of functions inside it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            yield from _own(node)
 
 
 def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:

@@ -308,7 +308,7 @@ class Reference(PlainLoop):
 
     def update(self, method: Callable, *args: Any) -> None:
         if self.implied is not None:  # statistics are told by the program alone
-            self._implied("update", "gradient", args)
+            self._implied("update", "gradient", _arrays(args))
         method(*(tuple(arg) if type(arg) is list else arg for arg in args))  # as a cell gets it
 
     def env_steps(self) -> Tensor:
@@ -344,3 +344,12 @@ class Reference(PlainLoop):
 
     def report(self, metrics: dict[str, Any]) -> None:
         self.reports.append({key: float(to_array(value)) for key, value in metrics.items()})
+
+
+def _arrays(args: tuple) -> tuple:
+    """Returns the arguments of an update that the graph has; a network or number may be fixed."""
+    known = (Tensor, np.ndarray, np.generic, int, float)
+    objects = [not all(isinstance(leaf, known) for leaf in leaves(arg)) for arg in args]
+    fixed = (int, float) if any(objects) else ()
+    pairs = zip(args, objects, strict=True)
+    return tuple(arg for arg, own in pairs if not own and not isinstance(arg, fixed))

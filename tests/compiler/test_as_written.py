@@ -15,7 +15,7 @@ from tests.compiler.programs import build_with, program_with
 
 FROM = (
     "from mindspore import nn, ops",
-    "from functools import partial\nfrom typing import Any, NamedTuple\n"
+    "from functools import partial\nfrom typing import Any, NamedTuple\nimport numpy as np\n"
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
     "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
@@ -122,6 +122,8 @@ LOOPS = """
             if loss < -1e6:
                 return -1, loss
         msrl.update(shrink, self.net.trainable_params(), 0.9)
+        msrl.update(self.moved, self.net, 0.1, msrl.mean(reward))
+        losses.append(np.mean([loss, k * 1.0]))
         return k + 10, loss
 
     for i in range(3):
@@ -288,6 +290,12 @@ SCALED = """
         self.optimizer(tuple([g + factor for g in grads]))
 
     def learn"""
+MOVED = """
+    def moved(self, net, by, mean):
+        for p in net.trainable_params():
+            ops.assign(p, p + by * mean)
+
+    def learn"""
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
 PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
 MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
@@ -385,6 +393,7 @@ EQUAL = {
             "loop": "reward = reward * turn + again",
             "remove": [
                 FROM,
+                ("\n    def learn", MOVED),
                 (
                     "for _ in msrl.iterations()",
                     "for turn, again in enumerate(msrl.iterations(), 1)",
@@ -707,6 +716,10 @@ def test_what_learn_gets_beside_the_batch_has_its_mark(tmp_path):
     learn = ("learn(self, msrl, batch)", "learn(self, msrl, batch, last)")
     call = ("agent_learn(batch)", "agent_learn(batch, obs)")
     code = "target = target + 0.1 * self.net.value(last)"
-    program = program_with(tmp_path, (learn, call), learn=code)
+    start = (ITERATIONS, f"        seen = 0.0\n{ITERATIONS}")
+    told = ("batch, obs))", "batch, obs)); msrl.report({'seen': seen, 'large': ops.square(seen)})")
+    program = program_with(
+        tmp_path, (start, learn, call, told), learn=code, loop="seen += msrl.sum(reward)"
+    )
     job = inproc.request(program, "SingleLearnerCoarse", 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []

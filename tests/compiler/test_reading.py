@@ -359,24 +359,3 @@ def test_integers_that_outgrow_32_bits_are_told(helper, line, said, tmp_path):
 def test_integers_that_stay_small_are_left_in_peace(tmp_path):
     line = "n = 1\nfor k in range(8):\n    n = n * 2 + k\n    target = target / (n + 2 ** k)"
     _helped(tmp_path, "", line)
-
-
-COUNTED = """
-class Learn(BaseLearner):
-    def __init__(self, net, config):
-        super().__init__(net, config)
-        self.calls = Parameter(Tensor(0), requires_grad=False)
-
-    def count(self):
-        ops.assign(self.calls, self.calls + 1)
-        if self.calls % 3 == 0:
-            ops.assign(self.calls, self.calls * 2)
-"""
-
-
-def test_a_branch_that_only_assigns_is_told_with_its_line(tmp_path):
-    changed = [("class Learn(BaseLearner):", "from mindspore import Parameter, Tensor" + COUNTED)]
-    line = "msrl.update(self.count)"
-    with pytest.raises(ProgramError, match="`if` on an array in `count`") as caught:
-        analyse_with(tmp_path, "GPUOnly", 1, learn=line, remove=changed)
-    assert str(caught.value).split("\n")[0].endswith(line)

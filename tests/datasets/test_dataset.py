@@ -64,6 +64,7 @@ def test_the_return_of_several_agents_is_their_mean(tmp_path):
 
 def test_what_is_known_of_a_data_set_is_kept(tmp_path):
     box = Box((2, 1), (-1.0, -np.inf), (np.inf, 0.1))
+    assert (0.5 * (2.0 - box.low)).tolist() == [1.5, np.inf]  # the bounds compute like arrays
     for space in (None, Discrete(5), box):
         about = About("some", space, (Source("a", 1, 2, 3.0, 4.0, 5.0),))
         assert About.parse(about.to_text()) == about

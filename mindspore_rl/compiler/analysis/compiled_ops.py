@@ -16,7 +16,6 @@ from mindspore import Tensor
 
 from mindspore_rl.compiler.analysis.row_dataflow import (
     Dependence,
-    branch_without_value,
     changed_in_place,
     has_loop,
     needs,
@@ -73,7 +72,7 @@ class Reading:
             self._read(chosen)
         except Exception:  # noqa: BLE001  (compiling each operation alone finds the cause)
             self._read(self._readable(chosen))
-        if self._results and (changed_in_place(self._whole) or branch_without_value(self._whole)):
+        if self._results and changed_in_place(self._whole):
             for one in chosen:
                 self._check_graph(one)
 
@@ -92,21 +91,14 @@ class Reading:
         self._main, self._whole = graph.main, graph
 
     def _check_graph(self, one: Evaluated) -> None:
-        """Refuses an operation that MindSpore miscompiles or cannot run."""
+        """Refuses an operation that MindSpore miscompiles."""
         op, _ = one
         if op.name not in self._results:
             return
-        graph = self._compile([one])()
-        if primitive := changed_in_place(graph):
+        if primitive := changed_in_place(self._compile([one])()):
             raise ProgramError(
                 f"{op.where}\n  {op.name} changes an array in place that is used elsewhere, by "
                 f"{primitive} in its compiled graph: make a new one, x = x + 1.0"
-            )
-        if self._must_compile and (function := branch_without_value(graph)):
-            raise ProgramError(
-                f"{op.where}\n  {op.name}: MindSpore cannot run the `if` on an array in "
-                f"`{function}`, whose branches only assign: decide with ops.where, "
-                "ops.assign(p, ops.where(condition, new, p))"
             )
 
     def _readable(self, chosen: list[Evaluated]) -> list[Evaluated]:

@@ -5,7 +5,6 @@ evaluated for the shardings of their arguments, loops until a fixed point, and a
 condition is at least as mixed as the condition.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -220,22 +219,6 @@ def changed_in_place(program: Program) -> str:
             target = target.args[0]
         if target.op in ("argument", "constant", "weight") or readers[target] > 1:
             return node.op
-    return ""
-
-
-def branch_without_value(program: Program) -> str:
-    """Returns the user's function with a branch on an array that returns nothing; else empty.
-
-    MindSpore 2.10 compiles such a branch in its front end and fails in the back end, without
-    naming a line.
-    """
-    for function in program.functions.values():
-        result = function.result
-        while isinstance(result, Value) and result.op == "Depend":
-            result = result.args[0]
-        branch = re.search(r"[✓✗](\w+?)_\d+$", function.name)
-        if branch and isinstance(result, Value) and result.op == "constant" and result.data is None:
-            return branch[1]
     return ""
 
 

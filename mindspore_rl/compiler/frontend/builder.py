@@ -283,7 +283,7 @@ class Draft:
         return None
 
     def beside_batch(self, value: Struct) -> Struct:
-        """Marks an argument of `agent_learn` that comes from the environments or the actor.
+        """Marks what `agent_learn` or `report` gets that comes from the environments or the actor.
 
         What comes through the replay has its marks.
         """

@@ -206,7 +206,7 @@ class Functions:
         if isinstance(function, Inner):
             return self._inner_loss(function, values, keywords, node)
         assert path is not None
-        if not keywords and not any(map(self._is_object, values)):
+        if not keywords and not self.takes_objects(values):
             return path, values
         params, fixed, given, arrays = [], dict[str, Expr](), [], []
         pairs = [("", value) for value in values] + list(keywords.items())
@@ -335,10 +335,10 @@ class Functions:
     def _is_fixed(self, struct: Struct) -> bool:
         return next(variables(struct), None) is None
 
-    def _is_object(self, struct: Struct) -> bool:
-        """Returns whether a value has a part that is no array and no number."""
+    def takes_objects(self, values: tuple[Struct, ...]) -> bool:
+        """Returns whether arguments have a part that is no array and no number."""
         return any(
-            isinstance(leaf, Static) and not is_literal(leaf.value) for leaf in _leaves(struct)
+            isinstance(leaf, Static) and not is_literal(leaf.value) for leaf in _leaves(values)
         )
 
 

@@ -3,9 +3,12 @@
 import ast
 import inspect
 import math
+import statistics
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from mindspore_rl.compiler.frontend.records import Entries, Listed, Record, rebuilt
 from mindspore_rl.compiler.frontend.scope import Scope, Static, Struct, Var, variables
@@ -260,8 +263,10 @@ class GrownLists:
 
     def called(self, call: ast.Call) -> Struct | None:
         """Reads `len(xs)`, `sum(xs)`, `np.mean(xs)`, `ops.stack(xs)`; None for any other call."""
-        if len(call.args) != 1 or (grown := self.of(call.args[0])) is None:
+        if len(call.args) != 1:
             return None
+        if (grown := self.of(call.args[0])) is None:
+            return self._mean_of_known(call)
         function = self.draft.frame.static(call.func)[1]
         home = inspect.getmodule(function) if callable(function) else None
         library = getattr(home, "__name__", "builtins").partition(".")[0]
@@ -281,6 +286,19 @@ class GrownLists:
         reads = (leaf.name, grown.count) if length is None else (leaf.name,)
         count = grown.count if length is None else length
         return self.draft.result("glue", f"{function}({kind!r}, {leaf.name}, {count})", reads)
+
+    def _mean_of_known(self, call: ast.Call) -> Struct | None:
+        """Reads `np.mean(xs)` of variables in a tuple or list; None for anything else."""
+        function, (given,) = self.draft.frame.static(call.func)[1], call.args
+        means = (np.mean, statistics.mean, statistics.fmean)
+        if not any(function is one for one in means) or call.keywords:
+            return None
+        parts = self.draft.frame.part(given)
+        if not isinstance(parts, tuple) or not any(isinstance(part, Var) for part in parts):
+            return None
+        total = ast.Call(ast.Name("sum", ast.Load()), [given], [])
+        mean = ast.BinOp(total, ast.Div(), ast.Constant(len(parts)))
+        return self.reader.expression(ast.fix_missing_locations(ast.copy_location(mean, call)))
 
     def condition(self, node: ast.expr) -> ast.expr | None:
         """Reads `if xs:`; None for anything else."""

@@ -8,7 +8,7 @@ from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Entries, Record, form, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
-from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var
+from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var, is_parameter
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
@@ -239,6 +239,9 @@ class Calls:
     def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:
         """Reads the method that an update calls, and its arguments."""
         path = self.reader.paths.written(node, self.draft.frame)
+        others = tuple(one for one in values if not is_parameter(getattr(one, "value", None)))
+        if path is not None and self.reader.functions.takes_objects(others):
+            return self.reader.functions.loss(node, values, "an update")
         if path is None:
             struct = self.reader.expression(node)
             value = struct.value if isinstance(struct, Static) else None
@@ -264,7 +267,8 @@ class Calls:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None
         if not isinstance(value, dict):
             self.draft.fail(node, "msrl.report of something that is not a dictionary of scalars")
-        self.reader.perhaps.reported(value)
+        parts = [self.draft.beside_batch(part) for part in value.values()]
+        self.reader.perhaps.reported(dict(zip(value, parts, strict=True)))
         return Static(None)
 
     def _reduction(self, name: str, node: ast.Call) -> Struct:
