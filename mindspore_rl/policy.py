@@ -3,7 +3,8 @@
 A policy is a frozen value without control flow; its values live in `distribution/`.
 """
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
+from typing import get_args
 
 from mindspore_rl.errors import PolicyError
 from mindspore_rl.platform.names import check_name
@@ -116,6 +117,11 @@ class Schedule:
             raise PolicyError(
                 f"schedule: order is {self.order!r}, expected {SYNCHRONOUS!r} or {ASYNCHRONOUS!r}"
             )
+        for key in fields(self)[1:]:
+            kinds, value = get_args(key.type) or (key.type,), getattr(self, key.name)
+            if type(value) not in kinds:  # True is an int, and "false" is true
+                expected = getattr(key.type, "__name__", key.type)
+                raise PolicyError(f"schedule: {key.name} is {value!r}, expected {expected}")
         if self.staleness is not None and self.staleness < 0:
             raise PolicyError(
                 f"schedule: staleness is {self.staleness}, expected at least 0 updates, or none "
@@ -193,6 +199,11 @@ class DistributionPolicy:
             raise PolicyError(
                 f"policy {self.name}: fragments are {', '.join(names)}; each needs its own name"
             )
+        if empty := [rule.name for rule in self.fragments if not rule.components]:
+            raise PolicyError(
+                f"policy {self.name}: fragment {empty[0]} holds no component, expected some of "
+                f"{', '.join(COMPONENTS)}: its replicas would have nothing to do"
+            )
         self._check_groups(names)
         for rule in self.fragments:
             self._check(rule)
@@ -242,8 +253,10 @@ class DistributionPolicy:
         here = f"policy {self.name}: cut {cut.mark!r} lies between {cut.source!r} and "
         here += f"{cut.target!r}"
         check_name(f"a cut of policy {self.name}", cut.mark, PolicyError)
-        if not {cut.source, cut.target} <= set(COMPONENTS):
+        if cut.source not in COMPONENTS or cut.target not in COMPONENTS:
             raise PolicyError(f"{here}; components are {', '.join(COMPONENTS)}")
+        if not isinstance(cut.optional, bool):
+            raise PolicyError(f"{here} with optional={cut.optional!r}, expected True or False")
         if cut.source == cut.target:
             raise PolicyError(f"{here}, expected two components: source and target")
         if cut.mark == "parameters" and cut.source != "update":

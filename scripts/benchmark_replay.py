@@ -19,6 +19,8 @@ Reverb, which takes minutes for more), trajectories that another process reads w
 writes 500 a second, trajectories of equal numbers, which Reverb compresses, of 100 to 1000 steps,
 and from a file that is not in memory (the first batches, again and again). "select" has its own
 table: the time to select 256 of 10^3 to 10^7 small records in ours, with every sampler.
+"standstill": how long training stands still for five checkpoints of a replay that fills at 14 MB/s,
+in seconds a minute, compared with 2 % of the time.
 """
 
 import argparse
@@ -46,6 +48,7 @@ PYTHONS = {
 }
 LINK = "link"
 LINK_GBIT = 1.0
+STANDSTILL, STANDSTILL_S = "2 %", 1.2
 SHAPE = ("tbf", "rate", f"{LINK_GBIT:g}gbit", "burst", "256kb", "latency", "50ms")
 TIMEOUT_S = 300
 
@@ -79,8 +82,8 @@ class Row:
     cold: bool = False
 
 
-def rows(batches: list[int]) -> list[Row]:
-    """Return all rows."""
+def rows(batches: list[int], filling: float) -> list[Row]:
+    """Return all rows; a replay fills for so many seconds."""
     found = []
     for way in ("uniform", "prioritised"):
         more = ("--weighted",) if way == "prioritised" else ()
@@ -129,6 +132,7 @@ def rows(batches: list[int]) -> list[Row]:
         Row("insert", "one trajectory at a time", ("insert",), insert, "records/s"),
         Row("update", "256 priorities", ("update",), {"reverb": 1.0}, "updates/s"),
         Row("checkpoint", "104 MB", ("checkpoint",), {"reverb": 1.0}, "s"),
+        Row("standstill", f"{filling * 14e-3:.1f} GB", (str(filling),), {STANDSTILL: 1.0}, "s"),
     ]
 
 
@@ -140,6 +144,12 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
     """
     if library == LINK:
         return LINK_GBIT / 8
+    if library == STANDSTILL:
+        return STANDSTILL_S
+    if row.name == "standstill":
+        command = [str(PYTHONS[library]), str(PROGRAMS / "replay_standstill.py")]
+        timeout_s = 2 * TIMEOUT_S + float(row.arguments[0])
+        return _ended([*command, "--seconds", *row.arguments], None, timeout_s)["rate"]
     arguments = [*row.arguments, "--seconds", str(seconds)]
     if "transitions" in arguments:
         arguments += ["--records", "100000" if library == "reverb" else "1000000"]
@@ -201,9 +211,11 @@ def _ranks(row: Row, arguments: list[str]) -> dict[str, float]:
             return _ended(network.command(0, command), network.environment())
 
 
-def _ended(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+def _ended(
+    command: list[str], environment: dict[str, str] | None, timeout_s: float = TIMEOUT_S
+) -> dict[str, float]:
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        command, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s
     )
     return _told(done.stdout, done.stderr)
 
@@ -229,14 +241,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    groups = [*dict.fromkeys(row.name for row in rows([64])), "select"]
+    groups = [*dict.fromkeys(row.name for row in rows([64], 1)), "select"]
     parser.add_argument("--only", nargs="+", choices=groups, help="groups of rows")
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each turn (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
+    parser.add_argument(
+        "--filling",
+        type=float,
+        default=300.0,
+        help="seconds in which a replay fills (default: 300)",
+    )
     args = parser.parse_args()
-    chosen = [row for row in rows(args.batch) if not args.only or row.name in args.only]
+    chosen = [
+        row for row in rows(args.batch, args.filling) if not args.only or row.name in args.only
+    ]
     libraries = [name for name, python in PYTHONS.items() if python.exists()]
+    libraries += [STANDSTILL] * any(row.name == "standstill" for row in chosen)
     notes = []
     if any(row.hosts for row in chosen):
         if reason := why_not():

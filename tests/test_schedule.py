@@ -43,7 +43,12 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
     )
     run_directory.write_job(tmp_path, asked(Job.of(args)))
     assert json.loads((tmp_path / "job.json").read_text())["schedule"]["order"] == "asynchronous"
-    for flags, expected in (([], Schedule("asynchronous")), (["--policy", "GPUOnly"], Schedule())):
+    for flags, expected in (
+        ([], Schedule("asynchronous")),
+        (["--schedule", "synchronous, lag=1"], Schedule(lag=1)),
+        (["--policy", "GPUOnly"], Schedule()),
+        (["--policy", "GPUOnly", "--schedule", "asynchronous"], Schedule("asynchronous")),
+    ):
         later: argparse.Namespace = cli._parser(["train"]).parse_args(["train", *flags])
         assert asked(Job.of(later), resume_run=tmp_path).policy.schedule == expected
 
@@ -59,7 +64,7 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
         ("order=asynchronous,lag=1", "lag belongs to order=synchronous, and order is asynchronous"),
         ("stalenes=2", "unknown key stalenes; did you mean staleness"),
         ("staleness=few", "expected int or none, for example `staleness=64`"),
-        ("arrival", "expected key=value"),
+        ("fast", "order is 'fast', expected 'synchronous' or 'asynchronous'"),
     ],
 )
 def test_mistakes_are_told(text, message, refused):

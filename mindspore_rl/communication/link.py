@@ -11,6 +11,7 @@ Worker to coordinator, each with `rank`:
     hello       pid, proxy (the process that has started it), host
     iteration   iteration, env_steps, episodes [[return, length], ...], metrics {name: number},
                 age_s (how long ago)
+    saving      (all iterations that the next checkpoint has are reported)
     stamp       iteration, stage, age_s (only from workers whose stamps the coordinator cannot see)
     checkpoint  iteration, path
     note        iteration, note (text for the user, no failure)
@@ -21,6 +22,8 @@ Worker to coordinator, each with `rank`:
 Coordinator to the leader (rank 0; in asynchronous jobs the server):
     stop        finish this iteration, write a checkpoint, end
     checkpoint  write a checkpoint at the next iteration boundary
+Coordinator to rank 0:
+    logged      all ranks are saving, and the metrics before are in their file
 """
 
 import hmac

@@ -382,10 +382,11 @@ def _policy(
 
 
 def schedule_words(schedule: str | Mapping[str, object] | None) -> list[str]:
-    """Returns the keys of a schedule, as `key=value`."""
+    """Returns the keys of a schedule, as `key=value`; a word alone is the order."""
     if isinstance(schedule, Mapping):
         return [f"{key}={value}" for key, value in schedule.items()]
-    return [word for word in (schedule or "").split(",") if word]
+    words = [word.strip() for word in (schedule or "").split(",")]
+    return [word if "=" in word else f"order={word}" for word in words if word]
 
 
 def _absolute(environment: str) -> str:

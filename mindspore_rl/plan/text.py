@@ -66,7 +66,9 @@ def arrivals_text(arrivals: Arrivals) -> str:
     if arrivals.consumers > 1:
         who, its = f"each of {arrivals.consumers} {arrivals.consumer}s", " of its own"
     if arrivals.kept:
-        does = f"learns whenever {arrivals.gather} messages of {arrivals.sender}s{its} have come"
+        few = f"{arrivals.gather} messages" if arrivals.gather > 1 else "a message"
+        have = "have" if arrivals.gather > 1 else "has"
+        does = f"learns whenever {few} of the {arrivals.sender}s{its} {have} come"
     elif arrivals.gather:
         few = f"{arrivals.gather} {arrivals.sender}s" if arrivals.gather > 1 else arrivals.sender
         ready = "are" if arrivals.gather > 1 else "is"

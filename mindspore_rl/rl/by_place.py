@@ -1,7 +1,8 @@
 """Copies of functions that read the fields of records by place: `batch.reward` becomes `batch[2]`.
 
-MindSpore compiles tuples, but no NamedTuple and no dataclass. A copy also makes tuples where the
-function makes records, and where it returns a dictionary.
+MindSpore compiles tuples, but no NamedTuple and no dataclass. Likewise the entries of dictionaries
+that a function gets. A copy also makes tuples where the function makes records, and where it
+returns a dictionary.
 """
 
 import ast
@@ -20,7 +21,10 @@ from mindspore_rl.platform.user_modules import statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 Form = tuple
-"""Form of a record: each field's name and its own form; `()` for any other value."""
+"""Form of a record: each field's name and its own form; `()` for any other value.
+
+In that of a dictionary stands `repr(key)` for a name.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,20 @@ def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
         ) from error
 
 
-def with_tuples(function: Callable) -> Callable:
-    """Makes a function that returns tuples from one that returns records or dictionaries."""
-    return _copy(function, {})[0]
+def with_tuples(
+    function: Callable, forms: tuple[Form, ...] = (), keys: tuple[str, ...] = ()
+) -> Callable:
+    """Makes a function of tuples that returns tuples from one of records or dictionaries.
+
+    Args:
+        function: a function or a bound method, written with `def`.
+        forms: the forms of its arguments, in order; none are records if it is empty.
+        keys: the names of the last of them, which are given by name.
+    """
+    first = len(forms) - len(keys)
+    named = dict(zip(keys, forms[first:], strict=True))
+    given = inspect.signature(function).bind_partial(*forms[:first], **named).arguments
+    return _copy(function, given)[0]
 
 
 def named_result(function: Callable) -> Named | None:
@@ -181,6 +196,7 @@ class _Fields(ast.NodeVisitor):
         self._named: dict[str, Named] = {}
         self._results: dict[ast.AST, Named | None] = {}
         self._edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+        self._taken: set[ast.AST] = set()  # dictionaries that are not used as such
 
     def edited(self, lines: list[str]) -> list[str]:
         """Returns the lines with the edits, as many as before."""
@@ -194,6 +210,8 @@ class _Fields(ast.NodeVisitor):
         """Returns the form of an expression."""
         if isinstance(node, ast.Attribute):
             return dict(self.form(node.value)).get(node.attr, ())
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return dict(self.form(node.value)).get(repr(node.slice.value), ())
         if isinstance(node, ast.Call):
             named = self.named(node)
             return named.form if named else ()
@@ -221,15 +239,19 @@ class _Fields(ast.NodeVisitor):
     def _find_result(self, node: ast.FunctionDef) -> None:
         """Finds what is named in the function's result; makes tuples of the dictionaries in it."""
         found = []
-        for part in _returns(node):
-            if not isinstance(part.value, ast.Dict):
+        for part in returns(node):
+            if self._is_dict_call(part.value):
+                keys = [item.arg for item in part.value.keywords]  # type: ignore[union-attr]
+                values = [item.value for item in part.value.keywords]  # type: ignore[union-attr]
+            elif isinstance(part.value, ast.Dict):
+                constants = [k if isinstance(k, ast.Constant) else None for k in part.value.keys]
+                keys, values = [k and k.value for k in constants], part.value.values
+            else:
                 named = self.named(part.value)
                 found.append(named if named and named.has_names else None)
                 continue
-            keys = [key.value if isinstance(key, ast.Constant) else None for key in part.value.keys]
             if not keys or not all(isinstance(key, str) for key in keys):
                 self.fail(part, "a dictionary with other keys than words", "write its keys out")
-            values = part.value.values
             parts = zip(map(str, keys), map(self.named, values), strict=True)
             found.append(Named(dict, tuple(parts)))
             self._edits.append((_start(part.value), _start(values[0]), "("))
@@ -241,12 +263,38 @@ class _Fields(ast.NodeVisitor):
             self.fail(node, f"`{node.name}`, whose results have other names,", hint)
         self.result = found[0] if found else None
 
+    def _is_dict_call(self, node: ast.AST | None) -> bool:
+        """Returns whether an expression is `dict(a=x, b=y)`."""
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        return called and node.func.id == "dict" and not node.args  # type: ignore[union-attr]
+
+    def visit(self, node: ast.AST) -> None:
+        """Refuses a dictionary of which another part than an entry is used."""
+        read = isinstance(getattr(node, "ctx", None), ast.Load)
+        if read and node not in self._taken and _is_dictionary(self.form(node)):
+            hint = f"take its entries, {ast.unparse(node)}[...], or give it to a function of yours"
+            self.fail(node, f"`{ast.unparse(node)}`, a dictionary, as a whole", hint)
+        super().visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:  # noqa: N802
+        """Replaces the key of an entry by its place."""
+        if _is_dictionary(form := self.form(node.value)):
+            self._taken.add(node.value)
+            key = repr(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
+            names = [name for name, _ in form]
+            if key not in names:
+                has = f"write one of its keys: {', '.join(names)}"
+                self.fail(node, f"the key {ast.unparse(node.slice)} of a dictionary", has)
+            self._edit(node.slice, node.slice, str(names.index(key)))
+        self.generic_visit(node)
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
         """Reads the body: copies of a record's name are followed."""
         self.owner = (node.args.posonlyargs + node.args.args)[:1]
         for part in ast.walk(node):
             if isinstance(part, ast.Assign) and (form := self.form(part.value)):
                 names = [t.id for t in part.targets if isinstance(t, ast.Name)]
+                self._taken |= {part.value} if len(names) == len(part.targets) else set()
                 self.forms |= dict.fromkeys(names, form)
                 if named := self.named(part.value):
                     self._named |= dict.fromkeys(names, named)
@@ -255,7 +303,8 @@ class _Fields(ast.NodeVisitor):
         stored += [n.arg for n in ast.walk(node) if isinstance(n, ast.arg)]
         for name, form in self.forms.items():
             if form and stored.count(name) > 1:
-                self.fail(node, f"`{name}`, a NamedTuple, is assigned again", "use another name")
+                what = "a dictionary" if _is_dictionary(form) else "a NamedTuple"
+                self.fail(node, f"`{name}`, {what}, is assigned again", "use another name")
         for statement in node.body:
             self.visit(statement)
 
@@ -270,10 +319,12 @@ class _Fields(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:  # noqa: N802
         """Calls a copy of a function that gets a record."""
+        callee = self._value(node.func)
+        if _is_written(callee):
+            self._taken |= {*node.args, *(item.value for item in node.keywords if item.arg)}
         self.generic_visit(node)
         forms = [self.form(arg) for arg in node.args]
         named = {item.arg: self.form(item.value) for item in node.keywords if item.arg}
-        callee = self._value(node.func)
         if is_record_class(callee):
             name = f"{callee.__name__}_by_place_{len(self.copies)}"
             self.copies[name] = _maker(callee, inspect.unwrap(self.function))
@@ -320,13 +371,17 @@ def _maker(kind: Any, like: Callable) -> Callable:
     return made
 
 
-def _returns(function: ast.AST) -> Iterator[ast.Return]:
+def _is_dictionary(form: Form) -> bool:
+    return bool(form) and not form[0][0].isidentifier()
+
+
+def returns(function: ast.AST) -> Iterator[ast.Return]:
     """Yields the returns of a function, without those of functions in it."""
     for part in ast.iter_child_nodes(function):
         if isinstance(part, ast.Return):
             yield part
         elif not isinstance(part, (ast.FunctionDef, ast.Lambda)):
-            yield from _returns(part)
+            yield from returns(part)
 
 
 def _start(node: Any) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.plan.plan import GRAPH_FILE, JOB_FILE, OUTCOME_FILE, PLAN_FILE
 from mindspore_rl.plan.reading import read
 from mindspore_rl.platform.cache import make_folder, replacing, writing
-from mindspore_rl.runtime import replay_segments
+from mindspore_rl.runtime import npz, replay_segments
 from mindspore_rl.runtime.replay_segments import Replay, Segment, pieces_of, row_bytes
 
 FOLDER = "checkpoints"
@@ -293,9 +293,7 @@ def _array_pieces(path: Path, meta: dict[str, Any], name: str) -> Iterator[tuple
         kind, checksum = np.dtype(dtype), 0
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as opened:
             member: Any = opened
-            np.lib.format.read_magic(member)
-            head = np.lib.format.read_array_header_1_0(member)
-            if head != (tuple(shape), False, kind) or kind.hasobject:
+            if npz.header(member) != (kind, tuple(shape), "C"):
                 raise ValueError(f"{name} is not the array that was saved under this name")
             for row, rows in pieces_of(shape, kind):
                 data = bytearray(rows * row_bytes(shape, kind))
@@ -312,18 +310,18 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
 
     Skips the arrays of the replay.
     """
-    with _reading(path), np.load(path, allow_pickle=False) as file:
-        meta = json.loads(bytes(file[META]))
+    with _reading(path), zipfile.ZipFile(path) as file:
+        meta = json.loads(bytes(npz.read(file, META)))
         if meta["format"] not in FORMATS:
             raise _Refused(f"has format {meta['format']}, expected {FORMAT}")
         _check_numbers(meta)
-        if {META, *meta["arrays"]} != set(file.files):
+        if {f"{name}.npy" for name in (META, *meta["arrays"])} != set(file.namelist()):
             raise ValueError("its list of arrays is not whole")
         yield META, meta
         for name, entry in meta["arrays"].items():
             if name.startswith(REPLAY):
                 continue
-            array = file[name]
+            array = npz.read(file, name)
             if _entry(array) != entry:
                 raise ValueError(f"{name} is not the array that was saved under this name")
             if name.startswith("parameters/") and not np.isfinite(array).all():

@@ -39,6 +39,11 @@ class Environments(Protocol):
         """Returns: next_obs, final_obs, reward, terminated, truncated."""
 
 
+def _has_names(value: Any) -> bool:
+    """Returns whether a value is a record or a dictionary."""
+    return isinstance(value, dict) or is_record(value)
+
+
 class Draws(NamedTuple):
     """A call of the program that draws random numbers.
 
@@ -154,8 +159,8 @@ class PlainLoop(ABC):
         return self.trainer.learner.learn(self, *args)
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
-        if any(isinstance(value, tuple) or is_record(value) for value in values):
-            one = len(values) == 1 and is_record(values[0])
+        if any(isinstance(value, tuple) or _has_names(value) for value in values):
+            one = len(values) == 1 and _has_names(values[0])
             self._records[into if keep else None] = values[0] if one else values
             values = tuple(leaves(values))
         if keep:
@@ -189,7 +194,7 @@ class PlainLoop(ABC):
         rest = iter(columns)
         record = put_into(self._records[of], rest)
         more = tuple(rest)
-        if is_record(self._records[of]):
+        if _has_names(self._records[of]):
             return (record, *more) if more else record
         return (*record, *more)
 

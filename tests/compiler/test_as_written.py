@@ -363,7 +363,53 @@ OF_A_CONDITION = """
             if msrl.env_steps() > 20:
                 metrics = msrl.agent_learn(batch)
             msrl.report(metrics)"""
+ENTRIES = """
+    def doubled(data):
+        return data["reward"] * 2.0
+    def loss(data, by):
+        same = data
+        return self.loss(same["obs"], data["action"], by * data["target"])
+    data = {**batch, "target": doubled(batch)}
+    for part in msrl.minibatches(2, data):
+        g, _ = msrl.gradient(loss, self.net, part, 0.5)
+        msrl.update(self.apply, g)
+    obs, action, target = batch["obs"], batch["action"], data["target"]
+    """
+STEPS = """
+    last, out = 0.0 * reward[0], []
+    high, wide = ops.logical_or(reward > 0.5, reward < 0.1).astype("float32"), obs[..., 0]
+    for r, h, w in zip(reversed(reward), reversed(high), reversed(wide)):
+        last = r + 0.5 * last * h + 0.1 * w
+        out.append(last)
+    acc, sums = 0.0, []
+    for t in range(len(reward) - 1, -1, -1):
+        acc = reward[t] + 0.9 * acc
+        sums.append(acc)
+    sums.reverse()
+    target, stats = ops.stack(out[::-1]) + ops.stack(sums), []
+    for k in range(4):
+        g, means = msrl.gradient(self.loss, self.net, obs, action, target)
+        msrl.update(self.apply, g)
+        stats.append(means)
+        if means[0] > 1e6:
+            break
+    firsts = [stat[0] for stat in stats]
+    target = target + sum(firsts) / len(firsts) + stats[-1][1]
+    """
 EQUAL = {
+    "steps and minibatches are dictionaries": (
+        {
+            "learn": ENTRIES,
+            "remove": [
+                ("obs, action, reward = batch\n        target = reward\n", ""),
+                (
+                    '(*msrl.boundary("transition", (obs, action, reward)))',
+                    '({"obs": obs, "action": action, "reward": reward})',
+                ),
+            ],
+        },
+    ),
+    "loops over steps, and lists of what a loss returns": ({"learn": STEPS},),
     "metrics that conditions and turns of loops leave out": (
         {
             "learn": LEFT_OUT_METRICS,
@@ -675,7 +721,7 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path):
         with reward:
             pass
         target = ratio + reward
-        for x in reward:
+        for x in obs[0]:
             target = x
         xs = []
         for o in msrl.minibatches(2, (obs,)):

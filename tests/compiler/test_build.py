@@ -30,7 +30,7 @@ REFUSED = {
     "for a in msrl.minibatches(2, ^(reward,)):\n    b = a": "msrl.minibatches after another",
     "^try:\n    pass\nfinally:\n    pass": "`try`",
     "target = (^lambda x: x)(reward)": "a lambda",
-    "target = sum([x for x in ^reward])": "a comprehension over",
+    "target = sum([x for x in ^obs[0]])": "a comprehension over",
     "d = ^{x for x in (1, 2)}": "a comprehension",
     "^global THING": "`global`",
     "^self.kept = reward": "an assignment to an attribute",
@@ -52,7 +52,7 @@ REFUSED = {
     "^assert not self.config.extra": "an assertion that fails",
     "for _ in range(3):\n    target = target * ^_": "reading `_`",
     "target = ops.abs(^rewards)": "unknown name 'rewards'",
-    "for x in ^reward:\n    target = x": "a loop over this",
+    "for x in ^obs[0]:\n    target = x": "a loop over this",
     "for k in (1, 2):\n"
     "    target = target + ^msrl.uniform(8, k)": "a draw of another size than in the turn before",
     "parts = [^msrl.gradient(self.loss, self.net, obs, action, k * target) for k in (1, 2)]": (
@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "for k in (1, 2):\n"
     "    for (a,) in msrl.minibatches(2, ^(reward,)):\n        b = a": "in an unrolled loop",
-    "for x, y in zip((1, 2), ^reward):\n    target = x": "`zip` of this",
+    "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"
     "        break\ntarget = reward * ^x": "`x` behind a loop that `break` may end",
@@ -76,7 +76,7 @@ REFUSED = {
     "if ^hasattr(msrl, 'x'):\n    target = reward": "`hasattr`",
     "target = ^dict(msrl)": "passing msrl to `dict`",
     "target = ^self.net(msrl)": "passing msrl to `self.net`",
-    "for o, r in msrl.minibatches(2, ^(obs, {'r': reward})):\n"
+    "for o, r in msrl.minibatches(2, ^(obs, {'r': 1.0})):\n"
     "    target = reward": "something that is not a tuple of arrays",
     "for m in msrl.minibatches(2, ^()):\n"
     "    target = reward": "something that is not a tuple of arrays",

@@ -99,6 +99,9 @@ def test_the_former_name_of_an_axis_is_understood():
         ({"cuts": (Cut("x", "actor", "actor"),)}, "'actor' and 'actor', expected two components"),
         ({"cuts": (Cut("x", "actor", "learner"),)}, "'learner'; components are environment"),
         ({"schedule": "arrival"}, r"P has schedule='arrival', expected Schedule\("),
+        ({"cuts": (Cut("x", "actor", ["replay"]),)}, r"and \['replay'\]; components are"),
+        ({"cuts": (Cut("x", "actor", "replay", "no"),)}, "optional='no', expected True or False"),
+        ({"fragments": (*RULES, FragmentRule("b", ()))}, "fragment b holds no component"),
         ({"cuts": (Cut("parameters", "actor", "update"),)}, UPDATES_SEND),
         ({"cuts": (Cut("parameters", "gradient", "actor"),)}, UPDATES_SEND),
     ],
@@ -107,6 +110,21 @@ def test_fields_of_another_kind(given, message):
     with pytest.raises(PolicyError, match=message) as caught:
         policy(**given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lag": "1"}, "lag is '1', expected int"),
+        ({"lag": 1.5}, "lag is 1.5, expected int"),
+        ({"chunks": None}, "chunks is None, expected int"),
+        ({"staleness": True}, "staleness is True, expected int . None"),
+        ({"order": "asynchronous", "drop_stale": "false"}, "drop_stale is 'false', expected bool"),
+    ],
+)
+def test_keys_of_a_schedule_of_another_kind(given, message):
+    with pytest.raises(PolicyError, match=f"schedule: {message}"):
+        Schedule(**given)
 
 
 @pytest.mark.parametrize("name", quick(["SingleLearnerCoarse", "SingleLearnerFine", "Central"], 1))

@@ -13,6 +13,10 @@ from tests.programs.small_agents import BaseLearner, SmallTrainer
 WIDTH = 4
 
 
+class State(NamedTuple):
+    hidden: Any
+
+
 class Memory(NamedTuple):
     hidden: Any
     count: Any = 0.0
@@ -36,7 +40,7 @@ class Step:
     obs: Any
     action: Any
     outcome: Outcome
-    state: tuple
+    state: State
 
 
 class Net(nn.Cell):
@@ -46,7 +50,7 @@ class Net(nn.Cell):
         self.values = MLP(WIDTH, (), spec.action_space.n, 0.5, config.seed, 2)
 
     def turn(self, obs, state):
-        hidden = ops.tanh(self.cell(ops.concat((obs, state[0]), -1)))
+        hidden = ops.tanh(self.cell(ops.concat((obs, state.hidden), -1)))
         return self.values(hidden), hidden
 
 
@@ -92,7 +96,7 @@ class Named(SmallTrainer):
 
     def train(self, msrl):
         obs = msrl.env_reset()
-        state, count = (ops.zeros((obs.shape[0], WIDTH)),), 0.0
+        state, count = State(ops.zeros((obs.shape[0], WIDTH))), 0.0
         for _ in msrl.iterations():
             for _ in msrl.steps():
                 decision = msrl.agent_act(obs, state=state)
@@ -103,6 +107,6 @@ class Named(SmallTrainer):
                 msrl.replay_insert(step, keep=80)
                 obs, ended = next_obs, ops.logical_or(terminated, truncated)
                 (hidden,), more = decision.memory
-                state = (ops.where(ended.expand_dims(-1), 0.0, hidden),)
+                state = State(ops.where(ended.expand_dims(-1), 0.0, hidden))
                 count = msrl.mean(more)
             msrl.report({**msrl.agent_learn(), "count": count})

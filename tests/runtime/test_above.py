@@ -57,6 +57,18 @@ def test_a_command_is_done_only_if_it_says_so():
     assert "exit status 3" in why[4]
 
 
+def test_a_thread_that_an_environment_has_left_holds_no_command():
+    script = started(
+        "import threading\n"
+        "def leaves(tell):\n"
+        "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "    return 2\n"
+        "sys.exit(run_below(leaves))\n"
+    )
+    assert script.communicate(timeout=40) == ("", "")
+    assert script.returncode == 2
+
+
 def test_signals_are_passed_on_and_what_is_left_is_ended(tmp_path):
     hide = [sys.executable, "-c", HIDE, str(tmp_path / "pid")]
     script = started(

@@ -1,5 +1,6 @@
 """Checkpoints: complete or refused, never half-written, never executed."""
 
+import ast
 import io
 import json
 import pickle
@@ -47,6 +48,20 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     assert arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert arrays[name].tobytes() == array.tobytes()
+
+
+def test_nothing_is_parsed_beside_a_compilation(tmp_path, monkeypatch):
+    """A thread that parses makes another's parser fail in Python 3.11, such as MindSpore's."""
+
+    def parse(*_: object, **__: object) -> None:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr(ast, "parse", parse)
+    transposed = {"parameters/w": np.arange(6.0).reshape(2, 3).T, "counters/n": np.array(7)}
+    path = checkpoint.save(tmp_path, 1, transposed, {**META, "env_steps": 64})
+    arrays, _ = checkpoint.load(path)
+    for name, array in transposed.items():
+        np.testing.assert_array_equal(arrays[name], array, strict=True)
 
 
 def test_the_newest_three_are_kept_and_stale_files_removed(tmp_path):

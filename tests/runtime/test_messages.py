@@ -11,6 +11,7 @@ RIGHT = {
     "hello": {"pid": 1, "proxy": 2, "host": "here"},
     "iteration": {**ITERATION, "age_s": 0.1},
     "stamp": {"iteration": -1, "stage": 1, "age_s": 0.1},
+    "saving": {},
     "checkpoint": {"iteration": 1, "path": "p"},
     "note": {"iteration": 1, "note": "n"},
     "error": FAILURE,

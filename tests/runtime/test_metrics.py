@@ -138,10 +138,9 @@ def test_what_a_restart_keeps_of_a_long_run_ends_with_its_checkpoint(tmp_path, c
     for started in (0, 40):
         metrics = Metrics(tmp_path, 100, progress=False, start_steps=started, clock=clock)
         for i in range(started + 1, started + 61):
-            if i == 41 and not started:
-                metrics.end_line(40)  # reported after the iteration
-            if i == 70:
-                metrics.end_line(75)  # or before it
+            if i in (41, 76):
+                metrics.keep()
+                assert lines(tmp_path)[-1]["iteration"] == i - 1
             metrics.log(i, i, {"loss": float(i)}, [])
         metrics.close()
     found = [(line["iteration"], line["iterations"]) for line in lines(tmp_path)]
@@ -206,8 +205,7 @@ def test_a_restart_forgets_what_is_done_again(tmp_path, clock):
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_a_restart_has_a_line_for_what_no_rank_could_report(tmp_path, clock, lost):
-    """Ranks were killed after a checkpoint, perhaps the last one, and before they had told it."""
+def test_a_restart_has_a_line_for_those_that_a_power_failure_took(tmp_path, clock, lost):
     first = Metrics(tmp_path, 1000, progress=False, clock=clock)
     first.log(1, 100, {"loss": 1.0}, [(5.0, 10)])
     first.close()
@@ -305,7 +303,7 @@ def test_the_last_line_is_not_shown_twice(tmp_path, clock, capsys):
     metrics = Metrics(tmp_path, 1000, progress=True, clock=clock)
     clock.now += 6.0
     metrics.log(1, 100, {}, [])
-    metrics.end_line(1)  # the checkpoint at the end
+    metrics.keep()  # the checkpoint at the end
     metrics.close()
     assert capsys.readouterr().err.count("env_steps") == 1
 

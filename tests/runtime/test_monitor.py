@@ -17,6 +17,7 @@ from mindspore_rl.runtime.coordinator.events import (
     GiveUp,
     Heard,
     Interrupted,
+    Keep,
     Log,
     Logged,
     Note,
@@ -208,6 +209,18 @@ def test_an_iteration_has_one_checkpoint_however_often_they_are_asked_for():
     assert job.tick(CHECKPOINT_S) == []
     job.iteration(2)
     assert job.tick() == [Tell("checkpoint")]
+
+
+@pytest.mark.parametrize("own", [{}, {"arrivals": Arrivals("actor", "learner", 1, False)}])
+def test_a_checkpoint_waits_for_the_metrics_of_what_it_has(own):
+    job = Job(**own).running()
+    job.iteration(2, 1, 2, 0)
+    assert job.on(*(Heard(rank, {"kind": "saving"}) for rank in (0, 2))) == []
+    *_, kept = job.on(Heard(1, {"kind": "saving"}))
+    assert kept == Keep()
+    lines = [order for order in job.orders if isinstance(order, Log)]
+    assert [line.iteration for line in lines] == [1, 2]
+    assert sum(len(line.episodes) for line in lines) == 4
 
 
 def test_interrupted_once_twice_and_in_vain():

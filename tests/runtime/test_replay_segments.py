@@ -47,11 +47,11 @@ class Kept:
 
 
 def rank_of(run, number, envs, capacity=10):
-    plan = SimpleNamespace(steps_per_iteration=1, replays={"": (1, capacity)}, device="CPU")
+    plan = SimpleNamespace(replays={"": (1, capacity)}, device="CPU")
     fragment = SimpleNamespace(components=("replay",))
-    parts = {"run_dir": run, "number": number, "env_indices": envs, "env_steps": 0, "plan": plan}
+    parts = {"run_dir": run, "number": number, "env_indices": envs, "iterations_done": 0}
     quiet = dict.fromkeys(("stamp", "note"), lambda told: None)
-    return SimpleNamespace(**parts, **quiet, fragment=fragment, background=Background())
+    return SimpleNamespace(**parts, **quiet, plan=plan, fragment=fragment, background=Background())
 
 
 class Job:
@@ -76,14 +76,14 @@ class Job:
 
     def save_ahead(self, iteration):
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
-            rank.env_steps = iteration
+            rank.iterations_done = iteration
             side.write_ahead(kept.inserted)
             rank.background.wait()
 
     def save(self, iteration):
         arrays = {}
         for rank, side, kept in zip(self.ranks, self.sides, self.kept, strict=True):
-            rank.env_steps = iteration
+            rank.iterations_done = iteration
             arrays |= {name: array for name, (array, _) in side.write(kept.inserted).items()}
             rank.background.wait()
         about = {"num_envs": ENVS, "steps_per_iteration": ENVS, "env_steps": iteration * ENVS}

@@ -8,10 +8,12 @@ import threading
 import numpy as np
 import pytest
 
+from mindspore_rl import train
 from mindspore_rl.communication.link import Link
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import checkpoint, replay_segments
+from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE, read_lines
 from mindspore_rl.runtime.rank import worker
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE
 from mindspore_rl.runtime.rank.rank import Rank
@@ -121,6 +123,26 @@ def test_an_endless_error_shows_how_it_begins_and_ends():
     assert message["message"].startswith("RuntimeError: it began")
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "schedule"), [("SingleLearnerCoarse", None), ("Central", "order=asynchronous")]
+)
+def test_the_metrics_of_a_checkpoint_are_in_their_file_before_it(
+    policy, schedule, tmp_path, monkeypatch
+):
+    save, found = checkpoint.save, []
+
+    def look(folder, iteration, *more):
+        lines = list(read_lines(folder.parent / METRICS_FILE))
+        found.append((iteration, lines[-1]["iteration"] if lines else 0))
+        return save(folder, iteration, *more)
+
+    monkeypatch.setattr(checkpoint, "save", look)
+    words = {"policy": policy, "schedule": schedule, "total_steps": 48, "workers": 2}
+    config = {"num_envs": 2, "num_steps": 8}
+    train("a2c", config=config, backend="inproc", quiet=True, run_dir=tmp_path / "run", **words)
+    assert found == [(0, 0), (3, 3)]
 
 
 def test_a_job_goes_on_while_the_disk_takes_a_checkpoint(tmp_path, monkeypatch):

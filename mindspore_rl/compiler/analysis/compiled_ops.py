@@ -202,7 +202,8 @@ class Reading:
                 loss, forms = owned(Expr(op.attr["objects"][0])), op.attr.get("forms", ())
                 made.append(f"self.loss_{number} = by_place({loss}, {forms})")
             if "named" in op.attr:
-                made.append(f"self.act_{number} = with_tuples(self.actor.act)")
+                forms, keys = op.attr.get("forms", ()), op.attr.get("keys", ())
+                made.append(f"self.act_{number} = with_tuples(self.actor.act, {forms}, {keys})")
             if op.by_function:
                 made.append(f"self.update_{number} = {owned(Expr(op.attr['objects'][0]))}")
             lines += _call(op, number)

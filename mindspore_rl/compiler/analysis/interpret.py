@@ -20,7 +20,7 @@ from mindspore_rl.errors import MsrlError, ProgramError, first_line
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl import operators, random
-from mindspore_rl.rl.by_place import by_place
+from mindspore_rl.rl.by_place import by_place, with_tuples
 from mindspore_rl.rl.operators import (
     gradient_function,
     joint,
@@ -80,6 +80,7 @@ class Probe:
         self.users_file = inspect.getsourcefile(type(trainer)) or ""
         self.names = {"trainer": trainer, "actor": trainer.actor, "learner": trainer.learner}
         self.names["by_place"] = functools.cache(by_place)  # copies each function once
+        self._with_tuples = functools.cache(with_tuples)
         self.names |= {
             alias: getattr(sys.modules[module], name) for alias, module, name in program.imports
         }
@@ -293,7 +294,10 @@ class Probe:
         keys = op.attr.get("keys", ())
         first = len(args) - len(keys)
         named = dict(zip(keys, args[first:], strict=True))
-        result = self.trainer.actor.act(*args[:first], **named)
+        act = self.trainer.actor.act
+        if "forms" in op.attr:
+            act = self._with_tuples(act, op.attr["forms"], keys)
+        result = act(*args[:first], **named)
         if "named" not in op.attr and (isinstance(result, dict) or is_dataclass(result)):
             raise ProgramError(
                 f"{op.where}\n  `act` returns a {type(result).__name__} in a way that is not read: "

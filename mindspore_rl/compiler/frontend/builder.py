@@ -63,6 +63,8 @@ SAME_SIZES: tuple[str, ...] = ("abs", "astype", "bool", "clamp", "exp", "float",
 SAME_SIZES += ("ones_like", "relu", "sigmoid", "sign", "softplus", "sqrt", "square")
 SAME_SIZES += ("stop_gradient", "tanh", "zeros_like")
 """Operators and methods whose result has the sizes of their first argument."""
+BY_ELEMENT = ("logical_and", "logical_not", "logical_or", "maximum", "minimum", "where")
+"""Operators whose result has the sizes of their arguments."""
 _POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
 
 
@@ -84,6 +86,7 @@ class Draft:
         arrays: see `Frame`.
         tuples: variables that hold tuples of a length not known now: gradients, and what a loss
             returns.
+        widths: how many parts those have of which it is written, see `Functions.width`.
         place: the places in the file of the calls being read, outermost first.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.
@@ -106,6 +109,7 @@ class Draft:
     unrolled_in: tuple[int, int] | None = None
     arrays: set[str] = field(default_factory=set)
     tuples: set[str] = field(default_factory=set)
+    widths: dict[str, int] = field(default_factory=dict)
     place: tuple[tuple[str, int, int], ...] = ()
     used: set[str] = field(default_factory=lambda: set(RESERVED))
     temporary: set[str] = field(default_factory=set)
@@ -274,13 +278,19 @@ class Draft:
                 return self.sizes_of(name, seen)
             case ast.UnaryOp(operand=operand):
                 return self._sizes(operand, seen)
-            case ast.BinOp(left, _, right):
-                found = {self._sizes(left, seen), self._sizes(right, seen)}
-                longest = _longest(found)
-                return longest if found <= {longest, ()} else None
+            case ast.BinOp(left, _, right) | ast.Compare(left, _, [right]):
+                return self._sizes_of_all([left, right], seen)
+            case ast.Call(ast.Attribute(_, name), args, []) if name in BY_ELEMENT:
+                return self._sizes_of_all(args, seen)
             case ast.Call(ast.Attribute(owner, name), args) if name in SAME_SIZES:
                 return _longest(self._sizes(part, seen) for part in (owner, *args[:1]))
         return None
+
+    def _sizes_of_all(self, nodes: list[ast.expr], seen: tuple[str, ...]) -> tuple[int, ...] | None:
+        """Returns the sizes of what an operator makes of expressions, element by element."""
+        found = {self._sizes(node, seen) for node in nodes}
+        longest = _longest(found)
+        return longest if found <= {longest, ()} else None
 
     def beside_batch(self, value: Struct) -> Struct:
         """Marks what `agent_learn` or `report` gets that comes from the environments or the actor.
@@ -319,6 +329,8 @@ class Draft:
         for known in (self.arrays, self.tuples):
             if old in known:
                 known.add(new)
+        if old in self.widths:
+            self.widths[new] = self.widths[old]
 
     # ---- names -----------------------------------------------------------------------------
 

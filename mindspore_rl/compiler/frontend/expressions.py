@@ -18,6 +18,7 @@ from mindspore_rl.compiler.frontend.records import (
     Listed,
     Record,
     flattened,
+    is_record,
     is_sequence,
     own_behaviour,
     rebuilt,
@@ -226,6 +227,9 @@ class ExpressionReader:
             return None
         if (whole := self.sequences.unread(made)) is not None:
             return whole
+        grown = self.grown.of(made)
+        if grown is not None and self.grown.length(grown) is None:
+            return self.grown.copied(grown)
         found = self.sequences.comprehended(made)
         as_list = isinstance(made, ast.ListComp) and made is node
         as_list = as_list or (isinstance(node, ast.Call) and ast.unparse(node.func) == "list")
@@ -432,8 +436,8 @@ class ExpressionReader:
     def is_read(self, node: ast.Call) -> bool:
         """Returns whether a call is of a function that is read in place of it.
 
-        It is one inside this function, or gets msrl, or it is of the program and gets a record,
-        which MindSpore does not compile.
+        It is one inside this function, or gets msrl, or it is of the program and gets a record or a
+        dictionary, which MindSpore does not compile.
         """
         if self.frame.gets_msrl(node) or self.functions.inner(node.func) is not None:
             return True
@@ -445,7 +449,7 @@ class ExpressionReader:
 
     def _is_record(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Call):
-            return isinstance(self.frame.part(node), Record)
+            return is_record(self.frame.part(node))
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr == "_replace":
             return isinstance(self.frame.part(func.value), Record)

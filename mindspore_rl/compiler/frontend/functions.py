@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.ir import Expr
+from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.rl.by_place import returns
 
 LOSS = (
     "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
@@ -77,12 +80,16 @@ class Functions:
     Args:
         reader: the reader of expressions.
         paths: the names of the trainer's objects.
+
+    Attributes:
+        width: how many values the last loss returns; None if its returns do not show it.
     """
 
     def __init__(self, reader: Any, paths: Paths) -> None:
         self.reader, self.draft, self.paths = reader, reader.draft, paths
         self._open: list[Inner] = []
         self._role = "a loss"
+        self.width: int | None = None
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -203,6 +210,7 @@ class Functions:
         if isinstance(function, Partial):
             path, keywords = function.path, function.keywords
             values, function = (*function.args, *values), function.function
+        self.width = _width(function)
         if isinstance(function, Inner):
             return self._inner_loss(function, values, keywords, node)
         assert path is not None
@@ -340,6 +348,26 @@ class Functions:
         return any(
             isinstance(leaf, Static) and not is_literal(leaf.value) for leaf in _leaves(values)
         )
+
+
+def _width(function: Any) -> int | None:
+    """Returns how many values each `return` of a function names; None if that is not written."""
+    if not isinstance(function, Inner):
+        known = inspect.unwrap(getattr(function, "__func__", function))
+        try:
+            tree: Any = statement_in(inspect.getsourcelines(known)[0])
+        except (OSError, TypeError, SyntaxError):
+            return None
+    else:
+        tree = function.tree
+    values = [tree.body] if isinstance(tree, ast.Lambda) else [r.value for r in returns(tree)]
+    widths = {
+        len(value.elts)
+        if isinstance(value, ast.Tuple) and not any(isinstance(p, ast.Starred) for p in value.elts)
+        else 0
+        for value in values
+    }
+    return widths.pop() or None if len(widths) == 1 else None
 
 
 def _leaves(struct: Struct) -> Iterator[Struct]:

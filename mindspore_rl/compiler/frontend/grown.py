@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_rl.compiler.frontend.records import Entries, Listed, Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Listed, Record, parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import Scope, Static, Struct, Var, variables
 from mindspore_rl.compiler.ir.ir import Expr, Op
 
@@ -122,6 +122,9 @@ class GrownLists:
     def append(self, grown: Grown, value: Struct, node: ast.AST) -> None:
         """Reads `xs.append(value)`."""
         draft = self.draft
+        if isinstance(value, Var) and value.name in draft.widths:  # what a loss returns
+            draft.temporary.discard(value.name)  # it is read several times
+            value = draft.unpack(value, draft.widths[value.name])
         around = draft.loops[grown.loops :]
         if isinstance(value, Record) and any(loop.kind == "steps" for loop in around):
             given = ast.unparse(getattr(node, "given", [node])[0])
@@ -224,6 +227,20 @@ class GrownLists:
         if picked is None or not {var.name for var in variables(picked)} <= parts:
             return None
         return replace(grown, form=picked)
+
+    def copied(self, grown: Grown) -> Grown:
+        """Returns a list like another one, which does not grow with it."""
+        draft = self.draft
+
+        def copy(struct: Struct) -> Struct:
+            if isinstance(struct, (tuple, dict)):
+                return rebuilt(struct, map(copy, parts_of(struct)))
+            made = draft.result("copy", struct.name, (struct.name,))
+            draft.follow(struct.name, made.name)
+            return made
+
+        count = copy(Var(grown.count)).name
+        return replace(grown, count=count, form=copy(grown.form), home=Scope())
 
     def length(self, grown: Grown) -> int | None:
         """Returns the number of its parts; None if that is known only at run time."""

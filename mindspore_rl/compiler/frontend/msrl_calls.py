@@ -95,8 +95,10 @@ class Calls:
         return self._component_call(name, node)
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
-        values = tuple(self.reader.elements(node.args))
-        texts, reads = self.reader.texts(list(self.draft.taken(name, values)), node)
+        values = self.draft.taken(name, tuple(self.reader.elements(node.args)))
+        forms = list(map(form, values)) if name == "agent_act" else []
+        values = tuple(map(plain, values)) if name == "agent_act" else values
+        texts, reads = self.reader.texts(list(values), node)
         attrs: dict[str, Any] = {}
         if name == "env_steps":
             if not self.draft.loops:
@@ -114,7 +116,7 @@ class Calls:
             drawn = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
             (noise,) = self.drawing.rows("noise", (table,), loops, node, drawn)
             if name == "agent_act":
-                texts, reads, attrs = self._bound_to_act(node, texts, reads, noise)
+                texts, reads, attrs = self._bound_to_act(node, texts, reads, noise, forms)
             else:
                 texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
@@ -128,7 +130,7 @@ class Calls:
         elif name == "replay_update":
             attrs = self.records.updated(node)
         elif result is not None:
-            attrs["named"] = True
+            attrs["named"] = True  # a copy of `act` gives tuples
             names = (part if part.isidentifier() else "part" for part, _ in result.parts)
             targets = tuple(map(self.draft.new_temporary, names))
         else:
@@ -154,20 +156,22 @@ class Calls:
         return tuple(parts) if result.kind is tuple else Record.of(result.kind, parts)
 
     def _bound_to_act(
-        self, node: ast.Call, texts: list[str], reads: list[str], noise: str
+        self, node: ast.Call, texts: list[str], reads: list[str], noise: str, forms: list[tuple]
     ) -> tuple[list[str], list[str], dict[str, Any]]:
-        """Binds the arguments of `agent_act` to the parameters of `act`.
+        """Binds the arguments of `agent_act`, of these forms, to the parameters of `act`.
 
         Returns: the arguments as source texts, the variables that they read, and attributes.
         """
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
         actor, named = self.reader.trainer.actor, dict[str, str]()
+        form_of: dict[str, tuple] = {}
         for item in node.keywords:
             if item.arg is None:
                 self.draft.fail(item.value, "`**` in a call of msrl.agent_act")
-            (named[item.arg],), more = self.reader.texts([self.reader.expression(item.value)], node)
-            reads = [*reads, *more]
+            value = self.reader.expression(item.value)
+            (named[item.arg],), more = self.reader.texts([plain(value)], node)
+            reads, form_of[item.arg] = [*reads, *more], form(value)
         try:
             bound = bound_to_act(
                 actor.act, tuple(texts), named, noise if actor.noise_size else None
@@ -180,7 +184,11 @@ class Calls:
             )
         keys = tuple(bound.kwargs)
         reads = [*reads, noise] if actor.noise_size else reads
-        return [*bound.args, *bound.kwargs.values()], reads, {"keys": keys} if keys else {}
+        attrs: dict[str, Any] = {"keys": keys} if keys else {}
+        given = bound_to_act(actor.act, tuple(forms), form_of, () if actor.noise_size else None)
+        forms = [*given.args, *given.kwargs.values()]
+        attrs |= {"forms": tuple(forms), "named": True} if any(forms) else {}
+        return [*bound.args, *bound.kwargs.values()], reads, attrs
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:
@@ -219,6 +227,8 @@ class Calls:
         )
         found = self.draft.given(name, found)
         self.draft.tuples |= {part.name for part in found if isinstance(part, Var)}
+        if name == "gradient" and functions.width:
+            self.draft.widths |= {part.name: functions.width for part in found[1:]}
         return found[: 3 if self._wants_rows(node) else 2] or Static(None)
 
     def as_number(self, node: ast.Assign, value: Struct) -> Struct:

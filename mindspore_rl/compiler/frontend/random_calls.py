@@ -134,13 +134,13 @@ class Drawing:
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
-        parts = tuple(flattened(values)) if isinstance(values, tuple) else ()
+        parts = tuple(flattened(values)) if isinstance(values, (tuple, dict)) else ()
         if not parts or not all(isinstance(part, Var) for part in parts):
             self.draft.fail(
                 node,
                 "minibatches of something that is not a tuple of arrays",
-                "expected such as msrl.minibatches(4, (obs, action)), in which tuples and "
-                "NamedTuples may stand; unpack first what a method returns: a, b = ...",
+                "expected such as msrl.minibatches(4, (obs, action)), in which tuples, NamedTuples "
+                "and\n  dictionaries may stand; unpack first what a method returns: a, b = ...",
             )
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
             self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")

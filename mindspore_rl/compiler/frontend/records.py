@@ -124,22 +124,33 @@ def rebuilt(struct: Any, parts: Iterable[Any]) -> Any:
     return Record.of(struct.kind, parts) if isinstance(struct, Record) else tuple(parts)
 
 
+def is_record(struct: Any) -> bool:
+    """Returns whether a value is a record or a dictionary: its parts have names."""
+    return isinstance(struct, (Record, dict))
+
+
+def parts_of(struct: Any) -> tuple[Any, ...]:
+    """Returns the parts of a tuple, a record or a dictionary."""
+    return tuple(struct.values()) if isinstance(struct, dict) else tuple(struct)
+
+
 def form(struct: Any) -> tuple:
-    """Returns the form of a record, see `rl.by_place`; `()` for any other value."""
-    if not isinstance(struct, Record):
+    """Returns the form of a record or a dictionary, see `rl.by_place`; `()` for another value."""
+    if not is_record(struct):
         return ()
-    return tuple((name, form(part)) for name, part in zip(struct.fields, struct, strict=True))
+    names = map(repr, struct) if isinstance(struct, dict) else struct.fields
+    return tuple(zip(names, map(form, parts_of(struct)), strict=True))
 
 
 def plain(struct: Any) -> Any:
-    """Makes tuples of the records in a structure."""
-    return tuple(map(plain, struct)) if isinstance(struct, tuple) else struct
+    """Makes tuples of the records and dictionaries in a structure."""
+    return tuple(map(plain, parts_of(struct))) if isinstance(struct, (tuple, dict)) else struct
 
 
 def flattened(struct: Any) -> Iterator[Any]:
-    """Yields the parts of a tuple, and of tuples in it; yields any other value itself."""
-    if isinstance(struct, tuple):
-        for part in struct:
+    """Yields the parts of a tuple or a dictionary, and those in it; any other value itself."""
+    if isinstance(struct, (tuple, dict)):
+        for part in parts_of(struct):
             yield from flattened(part)
     else:
         yield struct
@@ -147,14 +158,19 @@ def flattened(struct: Any) -> Iterator[Any]:
 
 def unflattened(struct: Any, parts: Iterator[Any]) -> Any:
     """Makes a structure like another one, with other parts in the order of `flattened`."""
-    if isinstance(struct, tuple):
-        return rebuilt(struct, [unflattened(part, parts) for part in struct])
-    return next(parts)
+    if not isinstance(struct, (tuple, dict)):
+        return next(parts)
+    made = [unflattened(part, parts) for part in parts_of(struct)]
+    if isinstance(struct, dict):
+        return Entries.of(zip(struct, made, strict=True))
+    return rebuilt(struct, made)
 
 
 def alike(left: Any, right: Any) -> bool:
-    """Returns whether two structures have the same fields, and tuples of the same lengths."""
+    """Returns whether two structures have the same names, and tuples of the same lengths."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return list(left) == list(right) and all(map(alike, left.values(), right.values()))
     if not isinstance(left, tuple) or not isinstance(right, tuple):
-        return isinstance(left, tuple) == isinstance(right, tuple)
+        return not any(isinstance(side, (tuple, dict)) for side in (left, right))
     same = getattr(left, "kind", None) is getattr(right, "kind", None) and len(left) == len(right)
     return same and all(map(alike, left, right))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 from mindspore_rl.compiler.frontend.random_calls import Drawing
-from mindspore_rl.compiler.frontend.records import Record, alike, flattened, unflattened
+from mindspore_rl.compiler.frontend.records import alike, flattened, is_record, unflattened
 from mindspore_rl.compiler.frontend.replay_rows import STRATIFIED
 from mindspore_rl.compiler.frontend.scope import Follows, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import num_turns
@@ -42,7 +42,7 @@ class Store:
 
     keep: int
     width: int
-    record: tuple | None
+    record: tuple | dict | None
 
 
 def stored(name: str) -> tuple[tuple[str, str], ...]:
@@ -74,9 +74,9 @@ class RecordCalls:
     def insert(self, node: ast.Call) -> Struct:
         """Reads an insertion into the trajectory buffer or, with `keep`, into the kept replay."""
         values = tuple(self.reader.elements(node.args))
-        record: tuple | None = None
-        if any(isinstance(value, tuple) for value in values):
-            record = values[0] if len(values) == 1 and isinstance(values[0], Record) else values
+        record: tuple | dict | None = None
+        if any(isinstance(value, (tuple, dict)) for value in values):
+            record = values[0] if len(values) == 1 and is_record(values[0]) else values
             values = tuple(flattened(record))
         keep, into = 0, self.name(node, "into")
         for item in node.keywords:
@@ -188,7 +188,7 @@ class RecordCalls:
         parts = iter(found)
         record = unflattened(inserted, parts)
         more = tuple(parts)
-        if isinstance(inserted, Record):
+        if is_record(inserted):
             return (record, *more) if more else record
         return (*record, *more)
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
-from mindspore_rl.compiler.frontend.grown import Grown
+from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Listed, is_sequence
-from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var, is_array, is_cell
+from mindspore_rl.compiler.frontend.scope import Frame, Rows, Static, Struct, Var, is_array, is_cell
 from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
 
 ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
 KNOWN_TYPES = (tuple, list, range, dict)
 KNOWN = (
-    "its length must be known now: a tuple, a list, range(n), or zip, enumerate, reversed and "
-    "d.items() of\n  such; unpack first what a function returns: a, b = ...; of an array, take "
-    "x[t] in a loop over range(n)"
+    "its length must be known now: a tuple, a list, range(n), the steps of a batch, or zip, "
+    "enumerate,\n  reversed and d.items() of such; unpack first what a function returns: a, b = "
+    "...; of another array,\n  take x[t] in a loop over range(n)"
 )
 
 
@@ -54,9 +54,22 @@ class Sequences:
         if isinstance(value, dict):
             self.draft.frame.check_given(value, node)
             return tuple(map(Static, value))
+        if isinstance(value, Var) and (rows := self._rows(value)) is not None:
+            return rows
         if not is_sequence(value):
             self.draft.fail(node, construct, KNOWN)
         return value
+
+    def _rows(self, array: Var) -> tuple[Var, ...] | None:
+        """Returns `x[0], x[1], ...` of an array whose number of rows is known, such as steps."""
+        sizes = self.draft.sizes_of(array.name)
+        if not sizes or isinstance(sizes[0], Rows):
+            return None
+        self.draft.temporary.discard(array.name)  # it is read several times
+        reads = (array.name,)
+        return tuple(
+            self.draft.result("glue", f"{array.name}[{row}]", reads) for row in range(sizes[0])
+        )
 
     def starred(self, node: ast.expr) -> tuple[Struct, ...] | None:
         """Reads `*(f(x) for x in xs)` and `*map(f, xs)`; returns None for anything else."""
@@ -136,20 +149,37 @@ class Sequences:
         return tuple(map(Static, sorted(part.value for part in parts)))
 
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
-        """Reads the arguments of `zip`; what a loss returns is as long as the others."""
-        values = {arg: self.draft.frame.part(arg) for arg in call.args}
-        losses = [
+        """Reads the arguments of `zip`.
+
+        What a loss returns, and an array whose rows are not counted now, are as long as the others.
+        """
+        frame, tuples = self.draft.frame, self.draft.tuples
+        turned = {
+            arg: isinstance(arg, ast.Call)
+            and frame.static(arg.func)[1] is reversed
+            and len(arg.args) == 1
+            for arg in call.args
+        }
+        values = {arg: frame.part(arg.args[0] if back else arg) for arg, back in turned.items()}  # type: ignore[attr-defined]
+        uncounted = [
             arg
             for arg, value in values.items()
-            if isinstance(value, Var) and value.name in self.draft.tuples
+            if isinstance(value, Var)
+            and (
+                not turned[arg]
+                if value.name in tuples
+                else not (strict or self.draft.sizes_of(value.name))
+            )
         ]
-        found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in losses}
-        if not found or not losses:
+        found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
+        if not found or not uncounted:
             return [self.of(arg, "`zip` of this") for arg in call.args]
         least = min(map(len, found.values()))
-        for arg in losses:
+        for arg in uncounted:
             name = values[arg].name
-            each = (self.draft.result("glue", f"{name}[{k}]", (name,)) for k in range(least))
+            self.draft.temporary.discard(name)  # it is read several times
+            places = (-1 - k if turned[arg] else k for k in range(least))
+            each = (self.draft.result("glue", f"{name}[{place}]", (name,)) for place in places)
             found[arg] = self.draft.unpack(values[arg], least) if strict else tuple(each)
         return [found[arg] for arg in call.args]
 
@@ -183,6 +213,8 @@ class Sequences:
             return None
         tuples, arrays = self.draft.tuples, self.draft.arrays
         if not all(isinstance(v, Var) and v.name not in arrays - tuples for v in values):
+            return None
+        if any(self.draft.sizes_of(value.name) for value in values):  # an array, see `_rows`
             return None
         before, items, reads = dict(frame.names), len(self.draft.scope.items), list[str]()
         gone_over = self.reader.substituted(loop.iter, reads)
@@ -280,9 +312,11 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
                     continue
             index = loop.target.id if isinstance(loop.target, ast.Name) else ""
             changes = {getattr(node, "in_place", ("", ""))[1] for node in nodes} & changed
-            calls = (node for node in nodes if isinstance(node, ast.Call))
+            every = (*nodes, *_in_called(nodes, function))
+            calls = [node for node in every if isinstance(node, ast.Call)]
             in_place = bool(
                 (changes or (_goes_back(loop) and any(_decides(node, index) for node in nodes)))
+                and not _grows_until(nodes, changes, frame)
                 and not any(_draws(frame.msrl_call(call)) for call in calls)
                 and not any(_keeps_marks(inner, made, frame) for inner in nodes)
             )
@@ -292,6 +326,24 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
                 in_place |= _first_set(nodes, index, known, function)
             if in_place or any(_needs(node, index, made, frame) for node in nodes):
                 loop.by_index = True  # type: ignore[attr-defined]
+
+
+def _in_called(nodes: list[ast.AST], function: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes of the functions inside a function that some of its nodes name."""
+    named = _names(nodes, ast.Load)
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef) and node.name in named:
+            yield from ast.walk(node)
+
+
+def _grows_until(nodes: list[ast.AST], changes: set[str], frame: Frame) -> bool:
+    """Returns whether a loop with marks, which `break` may end, only appends to these lists."""
+    if not any(isinstance(node, ast.Break) for node in nodes):
+        return False
+    made = [getattr(node, "in_place", ("", "")) for node in nodes]
+    calls = {frame.msrl_call(node) for node in nodes if isinstance(node, ast.Call)}
+    grows = all(kind in GROWS for kind, name in made if name in changes)
+    return grows and not calls.isdisjoint(UNROLLED)
 
 
 def _goes_back(loop: Any) -> bool:
@@ -398,13 +450,23 @@ def _assigned_before(
         before = before and statement is not loop
         if not isinstance(statement, ast.Assign):
             continue
-        for name in (target.id for target in statement.targets if isinstance(target, ast.Name)):
+        for name, value in _names_and_values(statement):
             if before and block == place[: len(block)]:
                 found[name], hiding[name] = [], parts
             if not before and loop not in parts and not around & parts - hiding.get(name, set()):
                 continue  # no turn of a loop around both leads from here to the loop
-            found.setdefault(name, []).append(statement.value)
+            found.setdefault(name, []).append(value)
     return ((name, value) for name, values in found.items() for value in values)
+
+
+def _names_and_values(statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the names that an assignment sets, each with its value; also of `a, xs = 0.0, []`."""
+    for target in statement.targets:
+        pairs: list[tuple[ast.expr, ast.expr]] = [(target, statement.value)]
+        parts = [getattr(side, "elts", ()) for side in pairs[0]]
+        if len(parts[0]) == len(parts[1]) and isinstance(statement.value, ast.Tuple):
+            pairs = list(zip(*parts, strict=True))
+        yield from ((name.id, value) for name, value in pairs if isinstance(name, ast.Name))
 
 
 def _turn_round(loop: ast.For, frame: Frame) -> None:

@@ -168,9 +168,10 @@ OPERATIONS = {
         tried=True,
         agents=None,
         splits=True,
-        # Names of the last arguments; older parameters of a second actor; a result with names.
-        more=("keys", "lag", "named"),
-        part="act",  # if its result has names
+        # The forms of its arguments, as of a gradient's; names of the last arguments; older
+        # parameters of a second actor; an argument or the result has names.
+        more=("forms", "keys", "lag", "named"),
+        part="act",  # if one of them has names
     ),
     "replay_insert": Kind(
         "replay",

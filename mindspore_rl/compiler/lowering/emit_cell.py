@@ -193,7 +193,8 @@ class CellWriter:
 
     @makes("agent_act")
     def _act_part(self, op: Op) -> str:
-        return f"with_tuples(w.{owner(op)}.act)"
+        forms = f", {op.attr['forms']}, {op.attr.get('keys', ())}" if "forms" in op.attr else ""
+        return f"with_tuples(w.{owner(op)}.act{forms})"
 
     @makes("update")
     def _update_part(self, op: Op) -> str:

@@ -30,6 +30,7 @@ from mindspore_rl.runtime.coordinator.events import (
     GiveUp,
     Heard,
     Interrupted,
+    Keep,
     Log,
     Logged,
     Note,
@@ -226,15 +227,16 @@ class Watch:
         elif message["kind"] == "iteration" and self.plan.hosts:
             # The next stamp may still be under way, and the last one may be old.
             self._stamps.write(peer.rank, message["iteration"], Stage.BOUNDARY)
-        elif message["kind"] == "checkpoint":
-            self.metrics.end_line(message["iteration"])
         self._on(Heard(peer.rank, message), now)
 
     def _on(self, event: Event, now: float) -> None:
         for order in self.monitor.on(event, now):
             match order:
                 case Tell(kind):
-                    self._tell_leader(kind)
+                    self._tell(self.plan.leader, kind)
+                case Keep():
+                    self.metrics.keep()
+                    self._tell(0, "logged")
                 case Note(text):
                     self.metrics.note(text)
                 case Log():
@@ -326,9 +328,9 @@ class Watch:
         if self._enough:
             self._on(Enough(), now)
 
-    def _tell_leader(self, kind: str) -> None:
+    def _tell(self, rank: int, kind: str) -> None:
         for peer in self._peers:
-            if peer.rank == self.plan.leader and not peer.link.closed:
+            if peer.rank == rank and not peer.link.closed:
                 with contextlib.suppress(OSError):  # its death is handled elsewhere
                     peer.link.send(kind)
 

@@ -116,6 +116,11 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """Ends the line of metrics, and tells rank 0 once all lines are in their file."""
+
+
+@dataclass(frozen=True)
 class Saved:
     """Reports that a checkpoint has been written; `evaluate` if it is to be evaluated."""
 
@@ -154,7 +159,7 @@ class GiveUp:
     """Ends the job at once, as the user wants."""
 
 
-Order = Tell | Note | Log | Saved | Fail | Examine | Finish | GiveUp
+Order = Tell | Note | Log | Keep | Saved | Fail | Examine | Finish | GiveUp
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "age_s": _age,
     },
     "stamp": {"iteration": _whole, "stage": _whole, "age_s": _seconds},
+    "saving": {},
     "checkpoint": {"iteration": _whole, "path": _text},
     "note": {"iteration": _whole, "note": _text},
     "error": {

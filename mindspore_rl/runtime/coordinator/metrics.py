@@ -109,12 +109,11 @@ class Metrics:
         self._told_at = 0  # the iteration of the last line of progress
         self._sums: dict[str, tuple[float, int]] = {}  # of iterations that no line covers yet
         self._without_line = 0
-        self._line_at: int | None = None
         self._closed = False
         self._progress = progress
         self._bar = _start_bar(total_steps, start_steps) if progress and _on_terminal() else None
         if last is not None and last["iteration"] < start_iteration:
-            # Ranks were killed after the checkpoint, and before all had reported what is in it.
+            # A power failure has left a checkpoint, and not the last lines before it.
             self._without_line = start_iteration - last.pop("iteration")
             last.pop("iterations", None)
             self._last = {"iteration": start_iteration, **last, "env_steps": start_steps}
@@ -177,8 +176,7 @@ class Metrics:
             self._sums[name] = total + float(value), count + 1
         self._without_line += 1
         due = now - self._written >= _WRITE_INTERVAL_S
-        saved = self._line_at is not None and iteration >= self._line_at
-        if due or saved or self._lines < WHOLE_LINES:
+        if due or self._lines < WHOLE_LINES:
             self._write_line()
         if due:
             self._written = now
@@ -211,12 +209,11 @@ class Metrics:
             )
         return mean
 
-    def end_line(self, iteration: int) -> None:
-        """Ends a line at this iteration: a restart resumes after it."""
-        if self._last is not None and self._last["iteration"] >= iteration:
-            self._write_line()
-        else:
-            self._line_at = iteration
+    def keep(self) -> None:
+        """Ends the line and hands all lines to the system: a restart resumes after them."""
+        self._write_line()
+        with writing(self._path):
+            self._json.flush()
 
     def _write_line(self) -> None:
         """Writes a line for the iterations that no line covers yet, if there are any."""
@@ -226,7 +223,7 @@ class Metrics:
         many = {"iterations": self._without_line} if self._without_line > 1 else {}
         self._last = {**self._last, **many, "values": means}
         self._json.write(json.dumps(self._last) + "\n")
-        self._sums, self._without_line, self._line_at = {}, 0, None
+        self._sums, self._without_line = {}, 0
         self._lines += 1
 
     def note(self, text: str) -> None:

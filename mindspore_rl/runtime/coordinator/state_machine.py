@@ -23,6 +23,7 @@ from mindspore_rl.runtime.coordinator.events import (
     GiveUp,
     Heard,
     Interrupted,
+    Keep,
     Log,
     Logged,
     Note,
@@ -127,6 +128,7 @@ class Monitor:
         self._gone: dict[int, str] = {}
         self._died: list[int] = []
         self._reported: set[int] = set()
+        self._saving: set[int] = set()
         self._ended_s: float | None = None
         self._iteration, self._env_steps = 0, options.start_steps
         self._ordered = 0  # the iteration after which the last checkpoint was asked for
@@ -237,6 +239,11 @@ class Monitor:
             case "iteration":
                 self._reported.add(rank)
                 return self._line(self._joined.add(message))
+            case "saving":  # when all are, all have reported what the checkpoint has
+                self._saving.add(rank)
+                if len(self._saving) == self.plan.num_ranks:
+                    self._saving.clear()
+                    return [*self._line(self._joined.rest()), Keep()]
             case "checkpoint":
                 self.failures.checkpoint = message["path"]
                 return [Saved(message["path"], self._is_to_evaluate(message))]

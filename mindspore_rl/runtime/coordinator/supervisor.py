@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -121,16 +122,25 @@ def _below(command: Callable[[Tell], int], pipe: int, parent: int, mask: set[Any
                 return os.write(pipe, json.dumps({what: value}).encode() + b"\n") > 0
         return False
 
+    code = JobFailure("").exit_code
     try:
         code = command(tell)
     except SystemExit as error:
         say(_exited(error))
-        code = JobFailure("").exit_code
-    except BaseException:
-        tell("ends", 1)
-        raise
-    tell("ends", code)
+    finally:
+        tell("ends", code)
+        _end_despite_threads(code)
     return code
+
+
+def _end_despite_threads(code: int) -> None:
+    """Ends this process if Python's own end takes long: it waits for an environment's threads."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+            stream.flush()
+    late = threading.Timer(ENDING_S, os._exit, [code])
+    late.daemon = True
+    late.start()
 
 
 def _exited(error: SystemExit) -> str:

@@ -246,7 +246,7 @@ class FragmentRuntime(ShareRuntime):
         """Writes a checkpoint together with all other ranks."""
         self.share.exchange.settle()
         with contextlib.suppress(OSError):  # what the checkpoint has is reported before it is there
-            self.rank.link.flush()
+            self.rank.link.send("saving", rank=self.rank.number)
         self.rank.stamp(Stage.CHECKPOINT)
         self.state.save()
 
@@ -268,9 +268,8 @@ class FragmentRuntime(ShareRuntime):
         """Adds a worker's steps; reports when the steps of a whole iteration are done."""
         rank = self.rank
         rank.env_steps += steps
-        done = rank.env_steps // rank.plan.steps_per_iteration
-        if done > rank.iteration:
-            rank.iteration = done
+        if rank.iterations_done > rank.iteration:
+            rank.iteration = rank.iterations_done
             self._metrics |= metrics()
             self._report_iteration()
 

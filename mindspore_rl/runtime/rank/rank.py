@@ -1,5 +1,6 @@
 """One process of a job: its place in the plan, and its lines to the others."""
 
+import threading
 from pathlib import Path
 
 from mindspore_rl.communication.communicator import Communicator
@@ -11,6 +12,8 @@ from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import Profile
 from mindspore_rl.runtime.rank.background import Background
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
+
+METRICS_POLL_S = 0.001
 
 
 class Rank:
@@ -51,6 +54,8 @@ class Rank:
         self.background = Background()
         self.messenger = Messenger(comm, self.stamp, self._waiting)
         self._stamps, self._stage = stamps, int(Stage.STARTING)
+        self._listening, self._command = threading.Lock(), CONTINUE
+        self._logged = threading.Semaphore(0)  # checkpoints whose metrics are in their file
 
     def stamp(self, stage: int) -> None:
         """Stamps the stage that this rank enters, for the stall detector."""
@@ -58,6 +63,11 @@ class Rank:
         self._stamps.write(self.number, self.iteration, stage)
         if self.profile is not None:
             self.profile.stage(stage)
+
+    @property
+    def iterations_done(self) -> int:
+        """Iterations of the job: those of whose steps all are done; names checkpoints."""
+        return self.env_steps // self.plan.steps_per_iteration
 
     @property
     def stage(self) -> str:
@@ -81,10 +91,30 @@ class Rank:
 
     def poll_command(self) -> int:
         """Returns the strongest command that the coordinator has sent since the last call."""
-        command = CONTINUE
-        while (message := self.link.poll()) is not None:
-            command = max(command, {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]])
+        with self._listening:
+            self._listen()
+            command, self._command = self._command, CONTINUE
         return command
+
+    def await_metrics(self) -> bool:
+        """Waits until all metrics before a checkpoint are in their file, on rank 0.
+
+        Returns: False if the job ends before.
+        """
+        while not self._logged.acquire(timeout=METRICS_POLL_S):
+            if self.background.ended.is_set() or self.link.closed:
+                return False
+            with self._listening:
+                self._listen()
+        return True
+
+    def _listen(self) -> None:
+        while (message := self.link.poll()) is not None:
+            if message["kind"] == "logged":
+                self._logged.release()
+            else:
+                command = {"stop": STOP, "checkpoint": CHECKPOINT}[message["kind"]]
+                self._command = max(self._command, command)
 
     def _waiting(self) -> None:
         """Ends a wait if the coordinator has closed the link."""

@@ -46,10 +46,10 @@ class ReplaySegments:
 
         They are copied first, at most about twice `AHEAD_BYTES` at once.
         """
-        total, on_gpu = int(inserted.sum()), self._rank.plan.device == "GPU"
-        if total < self._look_at or self._rank.background.busy:
+        rank, total = self._rank, int(inserted.sum())
+        if total < self._look_at or rank.background.busy:
             return
-        if self._kept.dtypes and on_gpu:  # it would be copied whole
+        if self._kept.dtypes and rank.plan.device == "GPU":  # it would be copied whole
             return
         columns = list(self._columns())
         if not columns:
@@ -67,7 +67,7 @@ class ReplaySegments:
                 (segment, [piece if piece.base is None else piece.copy() for piece in pieces])
                 for segment, pieces in self._parts(columns, _constant(columns), first, end)
             ]
-            self._rank.background.begin(partial(self._write_parts, self._iteration, parts))
+            rank.background.begin(partial(self._write_parts, rank.iterations_done, parts))
             new = int((inserted - end).sum())
         self._look_at = total + max(many - new, many // 8)
 
@@ -160,17 +160,13 @@ class ReplaySegments:
     ) -> Iterator[Segment]:
         """Writes columns of records, see `_parts`."""
         for segment, pieces in self._parts(columns, numbers, first, end):
-            yield self._prepared(self._iteration, segment, self._stamped(pieces))
+            yield self._prepared(self._rank.iterations_done, segment, self._stamped(pieces))
 
     def _prepared(self, iteration: int, segment: Segment, pieces: Iterable[np.ndarray]) -> Segment:
         """Writes a segment, which is not durable yet. Returns: it, with its name and checksum."""
         number = self._rank.number
         file, checksum = replay_segments.prepare(self._folder, iteration, number, pieces)
         return replace(segment, file=file, checksum=checksum)
-
-    @property
-    def _iteration(self) -> int:
-        return self._rank.env_steps // self._rank.plan.steps_per_iteration
 
     def _parts(
         self,

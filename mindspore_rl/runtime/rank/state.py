@@ -67,7 +67,6 @@ class RankState:
             return
         arrays = merge(parts)
         replays = written(arrays)
-        iteration = rank.env_steps // rank.plan.steps_per_iteration
         for name, value in arrays.items():
             if name.startswith("parameters/") and not np.isfinite(value).all():
                 raise NumericsError(
@@ -88,16 +87,14 @@ class RankState:
             "steps_per_iteration": plan.steps_per_iteration,
             **replays,
         }
-        rank.background.begin(partial(self._write, rank.iteration, iteration, arrays, about))
+        rank.background.begin(partial(self._write, rank.iterations_done, arrays, about))
 
-    def _write(
-        self, rank_iteration: int, iteration: int, arrays: dict[str, Any], about: dict[str, Any]
-    ) -> None:
-        """Writes a checkpoint once all ranks' segments are there, and tells the coordinator."""
-        folder = self._rank.run_dir / checkpoint.FOLDER
-        if checkpoint.await_segments(folder, about, self._rank.background.ended):
+    def _write(self, iteration: int, arrays: dict[str, Any], about: dict[str, Any]) -> None:
+        """Writes a checkpoint after its segments and metrics, and tells the coordinator."""
+        rank, folder = self._rank, self._rank.run_dir / checkpoint.FOLDER
+        if checkpoint.await_segments(folder, about, rank.background.ended) and rank.await_metrics():
             path = checkpoint.save(folder, iteration, arrays, about)
-            self._rank.link.send("checkpoint", rank=0, iteration=rank_iteration, path=str(path))
+            rank.link.send("checkpoint", rank=0, iteration=iteration, path=str(path))
 
     def save_ahead(self) -> None:
         """Begins to write what the next checkpoint needs of the replay, if that is much already.
