@@ -19,7 +19,7 @@ def clipped(start, end, done):
         kept, scale = start, 0.5 * scale
     else:
         kept = done * start
-    return kept + scale * low
+    return kept + scale * (low + np.log(1.0) * low)
 
 
 def linear_schedule(start, end, duration, step):

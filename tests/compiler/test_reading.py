@@ -103,7 +103,7 @@ INSTEAD = {
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
     "_, loss = msrl.gradient(lambda o: self.net.value(o), self.net, obs)\n"
     "target = target * (1.0 + ops.exp(loss))": ("`grads, (loss,) = ...`",),
-    "target = np.log(2.0) - target": ("write float(...) around it",),
+    "target = target - np.ones((4, 8), np.float32)": ("write Tensor(...) around it",),
     "target = reward * max(0.5, 0.1, msrl.mean(reward))\n"
     "target = target * min(1.0, 9.0, msrl.mean(target))": (
         *("ops.maximum in place of max", "ops.minimum in place of min"),  # all at once

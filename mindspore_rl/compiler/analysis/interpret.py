@@ -33,7 +33,7 @@ from mindspore_rl.rl.operators import (
 )
 from mindspore_rl.rl.records import is_record, values_of
 
-NUMPY = "NumPy computes where a number of its own stands first: write float(...) around it"
+NUMPY = "an array of NumPy is none of MindSpore: write Tensor(...) around it"
 PAIR = "in MindSpore x.max(axis) gives values and places: write x.amax(axis), or x.max(axis)[0]"
 LACKING = "MindSpore lacks it on the CPU: write einsum as products and sums, repeat as tile"
 MEANS = "the means of msrl.gradient are a tuple, of one number too: `grads, (loss,) = ...`"
