@@ -233,6 +233,14 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
     assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize("words", ["--workers 3 2 {}", "--policy Central --workers 3 2 {} --all"])
+@pytest.mark.parametrize("algorithm", ["ppo", "mine.py"])
+def test_an_algorithm_may_follow_a_flag_of_several_values(words, algorithm):
+    argv = ["check", *words.format(algorithm).split(), "num_envs=4"]
+    args = _parser(argv).parse_args(argv)
+    assert (args.algorithm, args.numbers, args.assignments) == (algorithm, [3, 2], ["num_envs=4"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -271,6 +279,9 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
         ("plan ppo --env CartPol-v1", "there is no environment 'CartPol-v1'; did you mean 'CartP"),
         ("train --resume runs/none", "runs/none is not a run directory; expected one that `msrl"),
+        ("check --workers 2 0", "--workers: 0, expected at least 1"),
+        ("check --workers 2 ppo gama=1", "argument gama=1: unknown key gama; did you mean gamma?"),
+        ("check --policy ppo", "--policy: 'ppo' is an algorithm, expected a policy"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
