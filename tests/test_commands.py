@@ -343,6 +343,23 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
     assert "total_steps" not in capsys.readouterr().err
 
 
+def test_a_run_is_where_it_says_wherever_an_environment_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import os\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Moves(CartPoleEnv):\n"
+        "    def reset(self, **given):\n"
+        "        os.makedirs('inner', exist_ok=True)\n"
+        "        os.chdir('inner')\n"
+        "        return super().reset(**given)\n"
+    )
+    words = ["--env", "own.py:Moves", "--total-steps", "16", "--backend", "inproc"]
+    assert main(["train", "a2c", "num_envs=2", "num_steps=8", *words, "--run-dir", "run"]) == 0
+    files = {"plan.json", "job.json", "metrics.jsonl", "outcome.json", "checkpoints"}
+    assert files <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert Path.cwd() == tmp_path
+
+
 @pytest.mark.slow
 def test_a_run_has_copies_of_the_files_that_it_was_made_of(tmp_path, monkeypatch, capsys):
     """The run is moved, two files are deleted and one is changed."""

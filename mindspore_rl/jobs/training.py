@@ -160,8 +160,8 @@ def _planned(
         tell("run", str(run_dir.resolve()))
         if request.workers > 1:
             launch.begin_guard()
-        with suggested(request.algorithm, request.config.env):
-            plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
+        with suggested(request.algorithm, request.config.env), same_folder():
+            plan, cut = pipeline.prepare(request, run_dir.absolute(), _seer(job, request))
         tell_left_out(cut.program)
         if resume is not None:
             resuming.check_job(resume, done, plan)
