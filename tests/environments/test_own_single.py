@@ -52,6 +52,13 @@ class Shared(Drift):
         np.random.random()
         return super().step(action)
 
+class OfClass(Drift):
+    generator = np.random.default_rng(3)
+
+    def step(self, action):
+        self.generator.random()
+        return super().step(action)
+
 class Neither:
     pass
 
@@ -146,6 +153,8 @@ def test_statistics_of_a_wrapper_are_told(own):
 
 def test_draws_from_a_generator_that_environments_share_are_told(own):
     assert registry.warning(own("Shared")).startswith("it draws from `random` or `np.random`")
+    assert registry.warning(own("OfClass")).startswith("it draws from a generator of its class or")
+    assert registry.warning(own("Drift")) == ""
 
 
 def test_check_finds_one_that_ignores_its_seed(own):
