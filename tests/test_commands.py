@@ -233,6 +233,14 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
     assert (done.returncode, str(run) in done.stderr.decode()) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize("words", ["--workers 3 2 {}", "--policy Central --workers 3 2 {} --all"])
+@pytest.mark.parametrize("algorithm", ["ppo", "mine.py"])
+def test_an_algorithm_may_follow_a_flag_of_several_values(words, algorithm):
+    argv = ["check", *words.format(algorithm).split(), "num_envs=4"]
+    args = _parser(argv).parse_args(argv)
+    assert (args.algorithm, args.numbers, args.assignments) == (algorithm, [3, 2], ["num_envs=4"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -271,6 +279,9 @@ def test_names_are_read_and_printed_in_any_locale(tmp_path):
         ("train ppo --device gup", "--device: 'gup': did you mean gpu?"),
         ("plan ppo --env CartPol-v1", "there is no environment 'CartPol-v1'; did you mean 'CartP"),
         ("train --resume runs/none", "runs/none is not a run directory; expected one that `msrl"),
+        ("check --workers 2 0", "--workers: 0, expected at least 1"),
+        ("check --workers 2 ppo gama=1", "argument gama=1: unknown key gama; did you mean gamma?"),
+        ("check --policy ppo", "--policy: 'ppo' is an algorithm, expected a policy"),
         ("doctor a=1", "msrl doctor does not know a=1; see msrl doctor --help"),
     ],
 )
@@ -330,6 +341,23 @@ def test_less_than_an_iteration_is_told(tmp_path, capsys):
     enough = SimpleNamespace(config=SimpleNamespace(total_steps=16), workers=1)
     training._tell(load_plan(tmp_path / "run"), enough, "CPU")
     assert "total_steps" not in capsys.readouterr().err
+
+
+def test_a_run_is_where_it_says_wherever_an_environment_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import os\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Moves(CartPoleEnv):\n"
+        "    def reset(self, **given):\n"
+        "        os.makedirs('inner', exist_ok=True)\n"
+        "        os.chdir('inner')\n"
+        "        return super().reset(**given)\n"
+    )
+    words = ["--env", "own.py:Moves", "--total-steps", "16", "--backend", "inproc"]
+    assert main(["train", "a2c", "num_envs=2", "num_steps=8", *words, "--run-dir", "run"]) == 0
+    files = {"plan.json", "job.json", "metrics.jsonl", "outcome.json", "checkpoints"}
+    assert files <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert Path.cwd() == tmp_path
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mindspore_rl import load
+from mindspore_rl.board.reading import Board
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
 from mindspore_rl.trained.pretrained import ABOUT, names, save
@@ -16,6 +17,7 @@ def test_a_policy_of_the_package_is_a_run(tmp_path, monkeypatch):
     run = load("pretrained:ppo/Acrobot-v1")
     assert run.evaluate(3).mean() > -120
     assert load("pretrained:ppo/Acrobot-v1").path == run.path
+    assert [about["state"] for about in Board(tmp_path / "runs").summaries()] == ["ended"]
     save(run.path, tmp_path / "again" / "own.npz")
     file = registry.folder("algorithms") / "pretrained" / "ppo" / "Acrobot-v1.npz"
     with np.load(file) as wanted, np.load(tmp_path / "again" / "own.npz") as found:

@@ -166,6 +166,7 @@ def plain_run(
     program = read(trainer)
     reference = Reference(trainer, iterations, keep, snapshot, program.marks, lag)
     marked = read(trainer, program.marks).marked.items()
+    reference.by_priority = program.by_priority
     reference.draws = draws_of(program) | {name: Draws(*call) for name, call in marked}
     reference.run()
     run.env_steps = int(reference._env_steps)

@@ -37,6 +37,7 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         dest="policies",
         nargs="+",
         action="extend",
+        type=_policy,
         metavar="POLICY",
         completer=lambda _: registry.policies(),
         help=f"{', '.join(registry.policies())}, or .py files (default: all of these)",
@@ -77,6 +78,13 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
         help="every policy with every number of workers and both kinds of cells; by default each "
         "occurs, but not every combination",
     )
+
+
+def _policy(word: str) -> str:
+    """Returns a policy's name. Raises: argparse.ArgumentTypeError: it is an algorithm's."""
+    if word in registry.algorithms():
+        raise argparse.ArgumentTypeError(f"{word!r} is an algorithm, expected a policy")
+    return word
 
 
 def check(args: argparse.Namespace) -> int:

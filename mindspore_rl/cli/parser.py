@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         sides: tuple[list[str], list[str]] = [], []
         for before, word in zip(["", *args], args, strict=False):
             sides[self._is_key(word, before)].append(word)
-        found, rest = super().parse_known_args(sides[False], namespace)
+        found, rest = super().parse_known_args(self._freed(sides[False]), namespace)
         found.assignments = [*found.assignments, *sides[True]]
         return found, rest
 
@@ -44,6 +44,24 @@ class Parser(argparse.ArgumentParser):
             return False
         flag = self._option_string_actions.get(before)
         return not before.startswith("-") or (flag is not None and flag.nargs is not None)
+
+    def _freed(self, words: list[str]) -> list[str]:
+        """Puts what is no value of a flag of several, as an algorithm is, in front of the flags."""
+        found: list[str] = []
+        flag, place = None, 0
+        front = next((i for i, word in enumerate(words) if word.startswith("-")), 0)
+        for word in words:
+            if word.startswith("-"):
+                flag, place = self._option_string_actions.get(word), len(found)
+            elif flag and flag.nargs == "+" and len(found) > place + 1 and not word[:1].isdigit():
+                try:
+                    self._get_value(flag, word)  # type: ignore[attr-defined]
+                except argparse.ArgumentError:
+                    found.insert(front, word)
+                    place += 1
+                    continue
+            found.append(word)
+        return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuses a value that is not among the choices, and names the nearest choice."""

@@ -1,5 +1,7 @@
 """Action masks of observations in NumPy: the last n numbers, 1 for a valid action, else 0."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,26 @@ def wrong_mask(spec: EnvironmentSpec, obs: np.ndarray) -> tuple[int, str] | None
     place = tuple(np.argwhere(~right)[0].tolist())
     expected = "expected zeros and ones, one at least"
     return place[0], f"the action mask is {masks[place].tolist()}, {expected}"
+
+
+def of_combinations(mask: Any, sizes: Sequence[int]) -> Any:
+    """Converts a mask of the values of several choices, one after the other, to their combinations.
+
+    sb3-contrib has it so, and gymnasium as a tuple of arrays. Any other mask is returned unchanged.
+
+    Args:
+        mask: that an environment gave.
+        sizes: the number of values of each choice.
+    """
+    try:
+        parts = mask if isinstance(mask, tuple | list) else [mask]
+        flat = np.concatenate([np.ravel(part) for part in parts])
+        if flat.size != sum(sizes):
+            return mask
+        each = np.split(flat, np.cumsum(sizes)[:-1])
+        return functools.reduce(np.multiply.outer, each).ravel()
+    except (TypeError, ValueError):  # of no numbers, which `checked_mask` says
+        return mask
 
 
 def checked_mask(mask: Any, actions: int, over: bool, where: str) -> np.ndarray:

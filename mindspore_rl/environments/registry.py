@@ -33,7 +33,7 @@ from mindspore_rl.errors import (
     UnknownEnvironmentError,
     described,
 )
-from mindspore_rl.platform.user_modules import load_module, package_of
+from mindspore_rl.platform.user_modules import load_module, package_of, same_folder
 
 
 class InGraph(NamedTuple):
@@ -119,7 +119,8 @@ def spec(name: str) -> EnvironmentSpec:
         UnknownEnvironmentError: no environment has this name, or it has no such action mask.
         EnvironmentFailure: it cannot be built here.
     """
-    found, wanted = _spec(name), mask_option(name)
+    with same_folder():
+        found, wanted = _spec(name), mask_option(name)
     if wanted is not None and wanted != found.action_mask:
         has = "an action mask that it always gives" if found.action_mask else "no action mask"
         raise UnknownEnvironmentError(f"{name!r} has {has}: leave out {MASK}={wanted}".lower())
@@ -161,7 +162,8 @@ def warning(name: str) -> str:
     """
     found = [spec(name).warning]
     if maker := _own_single(name):
-        found.append(_gym_vector().draws_from_shared(name, maker))
+        with same_folder():
+            found.append(_gym_vector().draws_from_shared(name, maker))
     return "; ".join(filter(None, found))
 
 

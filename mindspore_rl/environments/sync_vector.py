@@ -94,7 +94,10 @@ class LoopVector:
         try:
             begun = self._envs[i].reset(seed=seed)
         except RAISED as error:
-            raise self._failure(i, f"reset {raised(error)}") from error
+            hint = ""
+            if isinstance(error, TypeError) and "argument 'seed'" in str(error):
+                hint = "; expected reset(self, *, seed=None, options=None), as of gym 0.26 on"
+            raise self._failure(i, f"reset {raised(error)}{hint}") from error
         if not isinstance(begun, tuple) or len(begun) != 2:
             text = f"reset returned {begun!r}, expected a pair: the observation and a dict"
             raise self._failure(i, text)

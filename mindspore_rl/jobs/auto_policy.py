@@ -75,12 +75,14 @@ def candidates(
     """
     room = _room(request, device)
     trainer: Any = programs.trainer_class(request.algorithm)
-    found = []
+    found: list[Candidate] = []
     for file in files.values():
         policy = registry.load_policy(registry.find_policy(file))
         numbers = [workers] if workers else _workers(policy, room, request.config.num_envs)
         for number in numbers:
             for variant in _variants(policy, schedule, trainer, number):
+                if variant.schedule.gather > 1 and _has_own_batches(found[-1]):
+                    continue
                 found.append(_tried(request, file, variant, number, cluster, say, device, room))
     return sorted(found, key=lambda c: -c.prediction.steps_per_s if c.prediction else 0.0)
 
@@ -103,6 +105,12 @@ def _variants(
         for gather in sorted({1, workers // 2}):
             chosen = Schedule(ASYNCHRONOUS, trainer.max_staleness, gather=gather)
             yield replace(policy, schedule=chosen)
+
+
+def _has_own_batches(candidate: Candidate) -> bool:
+    """Returns whether the loop says how many messages an update takes: it has a kept replay."""
+    found = candidate.prediction.plan.arrivals if candidate.prediction else None
+    return found is not None and found.gather != candidate.policy.schedule.gather
 
 
 def _steps_apart(policy: DistributionPolicy) -> bool:

@@ -33,7 +33,7 @@ from mindspore_rl.platform import gpu, resources
 from mindspore_rl.platform.cache import remove_left_temporary, write_file, writing
 from mindspore_rl.platform.names import name_from
 from mindspore_rl.platform.stdio import say, steady
-from mindspore_rl.platform.user_modules import as_recorded
+from mindspore_rl.platform.user_modules import as_recorded, same_folder
 from mindspore_rl.runtime import arrivals_log, checkpoint, profile_recorder, resuming
 from mindspore_rl.runtime.coordinator import admission, launch, run, wandb
 from mindspore_rl.runtime.coordinator.failures import Unreached
@@ -160,8 +160,8 @@ def _planned(
         tell("run", str(run_dir.resolve()))
         if request.workers > 1:
             launch.begin_guard()
-        with suggested(request.algorithm, request.config.env):
-            plan, cut = pipeline.prepare(request, run_dir, _seer(job, request))
+        with suggested(request.algorithm, request.config.env), same_folder():
+            plan, cut = pipeline.prepare(request, run_dir.absolute(), _seer(job, request))
         tell_left_out(cut.program)
         if resume is not None:
             resuming.check_job(resume, done, plan)
@@ -295,8 +295,10 @@ def _options(
 
 def _run(plan: Any, run_dir: Path, options: Any, restarts: int) -> Any:
     """Runs a plan, and writes how it ended. Returns: the outcome."""
+    run_dir = run_dir.absolute()
     try:
-        outcome = _run_with_restarts(plan, run_dir, options, restarts)
+        with same_folder():  # the environments of a job of one process are in this one
+            outcome = _run_with_restarts(plan, run_dir, options, restarts)
         remove_left_temporary()  # an earlier start may have been killed, and this one needed none
         if outcome.stopped != "interrupted":
             check_whole(run_dir, outcome.iterations, outcome.checkpoint)

@@ -165,13 +165,26 @@ def load_module(file: Path, package: str = "", error: type[MsrlError] = MsrlErro
     if name in sys.modules:
         return sys.modules[name]
     try:
-        return run_module(name, file, _Loader(name, str(file)))
+        with same_folder():
+            return run_module(name, file, _Loader(name, str(file)))
     except (Exception, SystemExit) as found:
         own = isinstance(found, MsrlError)  # says what is wrong in its own words
         text = str(found) if own else f"cannot be imported: {described(found)}"
         raise (type(found) if own else error)(
             f"{_place(found, package) or file}: {text}"
         ) from found
+
+
+@contextlib.contextmanager
+def same_folder() -> Iterator[None]:
+    """Context: the process is in the same folder afterwards, wherever a user's code goes."""
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # closed by that code
+            os.fchdir(folder)
+            os.close(folder)
 
 
 def run_module(name: str, file: Path, loader: Loader | None = None) -> ModuleType:

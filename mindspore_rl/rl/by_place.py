@@ -240,12 +240,13 @@ class _Fields(ast.NodeVisitor):
         """Finds what is named in the function's result; makes tuples of the dictionaries in it."""
         found = []
         for part in returns(node):
-            if self._is_dict_call(part.value):
-                keys = [item.arg for item in part.value.keywords]  # type: ignore[union-attr]
-                values = [item.value for item in part.value.keywords]  # type: ignore[union-attr]
-            elif isinstance(part.value, ast.Dict):
-                constants = [k if isinstance(k, ast.Constant) else None for k in part.value.keys]
-                keys, values = [k and k.value for k in constants], part.value.values
+            made = self._made(part.value, node)
+            if self._is_dict_call(made):
+                keys = [item.arg for item in made.keywords]
+                values = [item.value for item in made.keywords]
+            elif isinstance(made, ast.Dict):
+                constants = [k if isinstance(k, ast.Constant) else None for k in made.keys]
+                keys, values = [k and k.value for k in constants], made.values
             else:
                 named = self.named(part.value)
                 found.append(named if named and named.has_names else None)
@@ -254,14 +255,27 @@ class _Fields(ast.NodeVisitor):
                 self.fail(part, "a dictionary with other keys than words", "write its keys out")
             parts = zip(map(str, keys), map(self.named, values), strict=True)
             found.append(Named(dict, tuple(parts)))
-            self._edits.append((_start(part.value), _start(values[0]), "("))
+            self._edits.append((_start(made), _start(values[0]), "("))
             for value, following in itertools.pairwise(values):
                 self._edits.append((_end(value), _start(following), ", "))
-            self._edits.append((_end(values[-1]), _end(part.value), ",)"))
+            self._edits.append((_end(values[-1]), _end(made), ",)"))
         if any(result != found[0] for result in found):
             hint = "let all its returns give results with the same names"
             self.fail(node, f"`{node.name}`, whose results have other names,", hint)
         self.result = found[0] if found else None
+
+    def _made(self, node: Any, function: ast.FunctionDef) -> Any:
+        """Returns what is assigned to a name that a function only returns; else the node itself."""
+        if not isinstance(node, ast.Name):
+            return node
+        parts = list(ast.walk(function))
+        found = [
+            p
+            for p in parts
+            if isinstance(p, ast.Assign) and [node.id] == list(map(ast.unparse, p.targets))
+        ]
+        uses = sum(isinstance(p, ast.Name) and p.id == node.id for p in parts)
+        return found[0].value if len(found) == 1 and uses == 2 else node
 
     def _is_dict_call(self, node: ast.AST | None) -> bool:
         """Returns whether an expression is `dict(a=x, b=y)`."""

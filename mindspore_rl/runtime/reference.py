@@ -34,6 +34,7 @@ class Kept:
 
     Args:
         num_envs: B.
+        by_priority: see below; a draw by priority shows it, too.
 
     Attributes:
         columns: arrays `[capacity, B, ...]`.
@@ -42,11 +43,11 @@ class Kept:
         by_priority: whether it is drawn from by priority.
     """
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, by_priority: bool = False) -> None:
         self.columns: list[np.ndarray] = []
         self.weights = np.zeros((0, num_envs), np.int64)
         self.inserted = np.zeros(num_envs, np.int64)
-        self.by_priority = False
+        self.by_priority = by_priority
 
     def write(self, places: slice, values: list[np.ndarray], capacity: int) -> None:
         """Keeps a record of each of some environments."""
@@ -140,6 +141,8 @@ class Reference(PlainLoop):
 
     Attributes:
         reports: the metrics that were reported.
+        by_priority: the names of the replays that are drawn from by priority, of those that are
+            known to be before the first draw.
         nudge: changes each gradient, if set.
         versions: the actor's parameters before this iteration and the `lag` iterations before it,
             the oldest first, in the order of `named_parameters`.
@@ -168,6 +171,7 @@ class Reference(PlainLoop):
         self.versions = deque([self._newest()] * (lag + 1), maxlen=lag + 1)
         self._env_steps = self._steps_before = 0
         self._kept: dict[str, Kept] = {}
+        self.by_priority: set[str] = set()
         self._gradients: dict[tuple, Callable] = {}
         self._told: Any = ()  # the rows of the last gradient, which no mark records
         self._windows: dict[str, EnvironmentWindows] = {}
@@ -269,7 +273,7 @@ class Reference(PlainLoop):
 
     def _kept_in(self, name: str) -> Kept:
         if name not in self._kept:
-            self._kept[name] = Kept(self.num_envs)
+            self._kept[name] = Kept(self.num_envs, name in self.by_priority)
         return self._kept[name]
 
     def replay_update(self, ids: Tensor, priorities: Tensor, of: str = "") -> None:

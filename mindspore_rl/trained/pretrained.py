@@ -18,8 +18,8 @@ from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.run_directory import write_job
-from mindspore_rl.plan.plan import PLAN_FILE, save_plan
-from mindspore_rl.platform.cache import make_folder, writing
+from mindspore_rl.plan.plan import OUTCOME_FILE, PLAN_FILE, save_plan
+from mindspore_rl.platform.cache import make_folder, write_file, writing
 from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime import checkpoint
 
@@ -88,5 +88,6 @@ def _make(file: Path, run_dir: Path) -> None:
     plan, _ = pipeline.prepare(request, run_dir, lambda name, result: None)
     write_job(run_dir, request)
     save_plan(plan, run_dir)
+    write_file(run_dir / OUTCOME_FILE, json.dumps({"stopped": "pretrained", "error": ""}) + "\n")
     iteration = about.pop("iteration")
     checkpoint.save(run_dir / checkpoint.FOLDER, iteration, arrays, about)

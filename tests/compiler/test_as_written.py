@@ -399,8 +399,14 @@ STEPS = """
         stats.append(means)
         if means[0] > 1e6:
             break
-    firsts = [stat[0] for stat in stats]
-    target = target + sum(firsts) / len(firsts) + stats[-1][1]
+    firsts, pairs, sums = [stat[0] for stat in stats], [], []
+    for k in range(2):
+        g, means = msrl.gradient(self.loss, self.net, obs, action, target)
+        msrl.update(self.apply, g)
+        pairs.append((k * 1.0, means))
+    for k, (_, more) in zip((1.0, 2.0), pairs):
+        sums = [k * more[0]] + sums
+    target = target + sum(firsts) / len(firsts) + stats[-1][1] + sums[0]
     """
 EQUAL = {
     "steps and minibatches are dictionaries": (
@@ -765,13 +771,20 @@ def test_problems_of_learn_are_told_with_those_of_train(tmp_path):
 
 
 def test_what_learn_gets_beside_the_batch_has_its_mark(tmp_path):
-    learn = ("learn(self, msrl, batch)", "learn(self, msrl, batch, last)")
-    call = ("agent_learn(batch)", "agent_learn(batch, obs)")
-    code = "target = target + 0.1 * self.net.value(last)"
+    learn = ("learn(self, msrl, batch)", "learn(self, msrl, batch, last, more)")
+    call = ("agent_learn(batch)", 'agent_learn(batch, obs, (2.0 * obs, {"first": obs}))')
+    act = ("action = msrl.agent_act(obs)", "action, *_ = msrl.agent_act(obs)")
+    two = "def act(self, obs, noise):\n        return super().act(obs, noise), 0.0 * obs\n\n"
+    two = ("class Learn", f"class Two(Act):\n    {two}class Learn")
+    made = ("self.actor, self.learner = Act(net)", "self.actor, self.learner = Two(net)")
+    code = "target = target + 0.1 * self.net.value(last) + (more[0] * more[1]['first'])[:, 0]"
     start = (ITERATIONS, f"        seen = 0.0\n{ITERATIONS}")
-    told = ("batch, obs))", "batch, obs)); msrl.report({'seen': seen, 'large': ops.square(seen)})")
+    told = ("obs})))", "obs}))); msrl.report({'seen': seen, 'large': ops.square(seen)})")
     program = program_with(
-        tmp_path, (start, learn, call, told), learn=code, loop="seen += msrl.sum(reward)"
+        tmp_path,
+        (start, learn, call, told, act, two, made),
+        learn=code,
+        loop="seen += msrl.sum(reward)",
     )
     job = inproc.request(program, "SingleLearnerCoarse", 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []

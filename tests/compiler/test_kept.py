@@ -38,8 +38,6 @@ REFUSED = {
     "msrl.replay_sample(16, steps=-1)": "windows of -1 steps",
     "msrl.replay_sample(16, stride=2)": "argument 'stride'",
     "msrl.replay_sample(16, steps=5)": "windows of 5 records where 4 of each",
-    "msrl.replay_sample(16))\n            if msrl.env_steps() > 9:\n"
-    '                more = (msrl.replay_sample(16, "priority")': "by priority under a condition",
     'msrl.replay_sample(16, of="model")': r'not kept as "model"(.|\n)*into="model"',
 }
 REFUSED_INSERTIONS = {

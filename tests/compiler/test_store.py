@@ -52,7 +52,19 @@ def test_a_replay_of_its_own_gets_no_parameters(priorities, got, tmp_path):
     assert {(m.mark, m.source) for m in cut.messages if m.target == "store"} == got
 
 
-def test_its_priorities_are_those_of_the_plain_loop(tmp_path):
-    file = program_with(tmp_path, changed("ops.abs(self.net.value(obs) - target)"))
+LATE = """
+if msrl.env_steps() >= 32:
+    more, _, paid, ids, odds = msrl.replay_sample(16, "priority")
+    msrl.replay_update(ids, ops.abs(self.net.value(more) - paid) + 0.1)
+    target = target + 0.1 * paid * odds
+"""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_its_priorities_are_those_of_the_plain_loop(late, tmp_path):
+    parts = changed("ops.abs(self.net.value(obs) - target)")
+    if late:
+        parts = [PARTS[0], ("msrl.replay_sample()", "msrl.replay_sample(16)")]
+    file = program_with(tmp_path, parts, learn=LATE if late else "pass")
     job = inproc.request(file, STORE, 2, num_steps=4)
     assert inproc.differences(job, tmp_path) == []

@@ -5,6 +5,7 @@ import pytest
 from mindspore_rl.jobs import registry
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from tests.compiler import inproc
+from tests.compiler.test_programs import SCATTERED
 from tests.multiprocess import theorem
 from tests.tiers import quick
 
@@ -18,15 +19,7 @@ CROSSED = DistributionPolicy(
         FragmentRule("g", ("gradient",), 2, "agent"),
         FragmentRule("u", ("update",)),
     ),
-    (
-        Cut("observation", "environment", "actor"),
-        Cut("action", "actor", "environment"),
-        Cut("state", "environment", "replay", optional=True),
-        Cut("transition", "actor", "replay"),
-        Cut("batch", "replay", "gradient"),
-        Cut("gradient", "gradient", "update"),
-        Cut("parameters", "update", "actor"),
-    ),
+    (*SCATTERED.cuts, Cut("state", "environment", "replay", optional=True)),
 )
 TEAMS = inproc.PROGRAMS / "teams.py"
 

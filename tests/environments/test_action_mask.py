@@ -66,6 +66,19 @@ class Choices(Info):
     def step(self, action):
         return super().step(action[0])
 
+class Each(Info):
+    action_space = spaces.MultiDiscrete([2, 2])
+    masks = [[1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
+
+    def step(self, action):
+        valid = [self.mask()[action[0]], self.mask()[2 + action[1]]]
+        assert all(valid), f"invalid {action}"
+        return super().step(0)
+
+class Apart(Each):
+    def told(self):
+        return {"action_mask": tuple(np.split(np.array(self.mask(), np.int8), 2))}
+
 class Short(Info):
     masks = [[0, 1]] * 3
 
@@ -108,6 +121,16 @@ def test_masks_follow_the_features(own, name):
     np.testing.assert_array_equal(next_obs, [[0, 2, 0, 1, 1]] * 2)
     with pytest.raises(EnvironmentFailure, match="environment 1.*invalid 0"):
         vector.step(np.array([1, 0], np.int32))
+
+
+@pytest.mark.parametrize("name", ["Each", "Apart"])
+def test_a_mask_of_each_choice_is_one_of_their_combinations(own, name):
+    vector = registry.make_vector(own(name), range(1), 1)
+    np.testing.assert_array_equal(vector.reset()[:, 2:], [[1, 1, 0, 0]])
+    next_obs, *_ = vector.step(np.array([1], np.int32))
+    np.testing.assert_array_equal(next_obs[:, 2:], [[0, 1, 0, 1]])
+    with pytest.raises(EnvironmentFailure, match=r"invalid \[1 0\]"):
+        vector.step(np.array([2], np.int32))
 
 
 def test_looking_for_a_mask_makes_no_environment_more(monkeypatch):

@@ -1,6 +1,7 @@
 """Users' own environments with the interface of gym or gymnasium, named by file."""
 
 import importlib
+import os
 import re
 
 import numpy as np
@@ -49,6 +50,13 @@ class Unseeded(Drift):
 class Shared(Drift):
     def step(self, action):
         np.random.random()
+        return super().step(action)
+
+class OfClass(Drift):
+    generator = np.random.default_rng(3)
+
+    def step(self, action):
+        self.generator.random()
         return super().step(action)
 
 class Neither:
@@ -145,6 +153,8 @@ def test_statistics_of_a_wrapper_are_told(own):
 
 def test_draws_from_a_generator_that_environments_share_are_told(own):
     assert registry.warning(own("Shared")).startswith("it draws from `random` or `np.random`")
+    assert registry.warning(own("OfClass")).startswith("it draws from a generator of its class or")
+    assert registry.warning(own("Drift")) == ""
 
 
 def test_check_finds_one_that_ignores_its_seed(own):
@@ -241,6 +251,7 @@ def test_one_to_be_stepped_by_hand_takes_actions_as_a_run_has_them(library, tmp_
 
 
 ODD = """
+import os
 import sys
 
 import gym
@@ -309,6 +320,31 @@ class Booleans(Shared):
         _, *others = super().step(action)
         return np.eye(2, 3, action.item() - 4, dtype=bool), *others
 
+class NoEnd(Shared):
+    def step(self, action):
+        obs, reward, _, *others = super().step(action)
+        return obs, reward, None, *others
+
+class OldStep(Shared):
+    def step(self, action):
+        return super().step(action)[1:]
+
+class OldReset(Shared):
+    def reset(self):
+        return super().reset()
+
+class Moves(Shared):
+    def reset(self, *, seed=None, options=None):
+        os.chdir("/")
+        return super().reset(seed=seed)
+
+class Differs(Shared):
+    made = 2
+
+    def __init__(self):
+        Differs.made += 1
+        self.action_space = Discrete(self.made)
+
 class Mixed(Shared):
     observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-9, 9, (2,))})
 
@@ -334,6 +370,12 @@ def test_observations_may_all_live_in_one_array(odd):
     assert check(f"{odd}Shared") == []
 
 
+def test_a_process_stays_in_its_folder(odd):
+    before = os.getcwd()
+    assert registry.warning(f"{odd}Moves") == ""
+    assert os.getcwd() == before
+
+
 def test_a_box_of_booleans_gives_numbers(odd):
     vector = registry.make_vector(f"{odd}Booleans", range(2), 1)
     np.testing.assert_array_equal(vector.reset(), np.stack([np.eye(2, 3, dtype=np.float32)] * 2))
@@ -352,6 +394,10 @@ def test_a_box_of_booleans_gives_numbers(odd):
         ("Closes", "odd.py:Closes: close raised RuntimeError: no"),
         ("Exits", r"after 0 steps: step called sys.exit\(0\); the last action was"),
         ("ExitsAtOnce", "could not be made: SystemExit: 3"),
+        ("NoEnd", "terminated is None, expected one truth value"),
+        ("OldStep", "step returned something else than the five obs, reward, .*got 4"),
+        ("OldReset", r"keyword argument 'seed'; expected reset\(self, \*, seed=None, options="),
+        ("Differs", "0 has the action space .*, and environment 1 .*: expected the same of all"),
         ("Unsayable", r"step raised Silent: its text cannot be told: its __str__ raised Runtime"),
         ("UnsayableAtOnce", "could not be made: Silent: its text cannot be told: its __str__"),
         ("Empty", r"has the observation space Box\(\[\], \[\], \(0,\).*of one number at least"),

@@ -18,13 +18,10 @@ from tests.runtime.test_worker import run
 
 ALTERNATES = """
 from mindspore import ops
-from mindspore_rl.api import Actor, Trainer
-from tests.programs.small_agents import BaseLearner, Config, Net
+from tests.programs import small_agents
 
-class Act(Actor):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
+class Act(small_agents.Act):
+    noise_size = 0
 
     def act(self, obs, turn):
         return turn.astype("int32"), 1.0 - turn
@@ -32,13 +29,8 @@ class Act(Actor):
     def act_greedily(self, obs, turn):
         return 1 - turn.astype("int32")
 
-class Alternates(Trainer):
-    Config = Config
-
-    def __init__(self, config, spec):
-        super().__init__(config, spec)
-        net = Net(config, spec)
-        self.actor, self.learner = Act(net), BaseLearner(net, config)
+class Alternates(small_agents.SmallTrainer):
+    Act = Act
 
     def train(self, msrl):
         obs = msrl.env_reset()
@@ -81,34 +73,22 @@ class Greedy(small_agents.SmallTrainer):
 """
 COUNTS = """
 import numpy as np
-from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Discrete
+from tests.environments.still import Still
 
-LENGTH = 21
-
-class Counts:
+class Counts(Still):
     \"\"\"Pays 1 for the action 0 in even steps of an episode and for 1 in odd ones.\"\"\"
 
-    def __init__(self, env_indices, seed):
-        self.size = len(env_indices)
-        self.spec = EnvironmentSpec("counts", (4,), Discrete(2), LENGTH, None, False)
+    max_episode_steps = 21
 
     def reset(self):
         self.steps = 0
-        return np.zeros((self.size, 4), np.float32)
+        return super().reset()
 
     def step(self, action):
+        obs, final_obs, _, _, cut = super().step(action)
         reward = (action == self.steps % 2).astype(np.float32)
         self.steps += 1
-        over = np.full(self.size, self.steps == LENGTH)
-        obs = np.zeros((self.size, 4), np.float32)
-        return obs, obs.copy(), reward, over, np.zeros(self.size, bool)
-
-    def get_state(self):
-        return None
-
-    def close(self):
-        pass
+        return obs, final_obs, reward, np.full(self.size, self.steps == 21), cut
 """
 
 

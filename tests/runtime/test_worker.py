@@ -19,30 +19,7 @@ from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE
 from mindspore_rl.runtime.rank.rank import Rank
 from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
-
-STATELESS = """
-import numpy as np
-from mindspore_rl.environments.environment import EnvironmentSpec
-from mindspore_rl.environments.spaces import Discrete
-
-class Odd:
-    def __init__(self, env_indices, seed):
-        self.size = len(env_indices)
-        self.spec = EnvironmentSpec("odd", (4,), Discrete(2), 100, None, False)
-
-    def reset(self):
-        return np.zeros((self.size, 4), np.float32)
-
-    def step(self, action):
-        obs, ends = self.reset() + action[:, None].astype(np.float32), np.zeros(self.size, bool)
-        return obs, obs.copy(), np.ones(self.size, np.float32), ends, ends.copy()
-
-    def get_state(self):
-        return None
-
-    def close(self):
-        pass
-"""
+from tests.environments import still
 
 
 def run(job, folder):
@@ -82,8 +59,7 @@ def test_what_the_loop_carries_of_all_environments_survives_those_without_state(
     head, report, tail = body.rpartition("msrl.report(")
     assert report, source
     algorithm.write_text(f"{head}msrl.report({{'drift': drift}})\n            msrl.report({tail}")
-    (tmp_path / "odd.py").write_text(STATELESS)
-    job = request(algorithm, "SingleLearnerCoarse", 1, env=f"{tmp_path / 'odd.py'}:Odd")
+    job = request(algorithm, "SingleLearnerCoarse", 1, env=f"{still.__file__}:Still")
     plan = run(job, tmp_path / "first")
     newest = checkpoint.list_checkpoints(tmp_path / "first" / checkpoint.FOLDER)[-1]
     arrays, _ = checkpoint.load(newest)

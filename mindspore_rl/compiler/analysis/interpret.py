@@ -270,6 +270,10 @@ class Probe:
     def _joint(self, op: Op, value: Any) -> tuple:
         expected = (self.num_envs, *self.trainer.spec.agent_shape)
         if not isinstance(value, Tensor) or tuple(value.shape[:2]) != expected:
+            inserted = (
+                "\n  a batch holds no step's agents together: insert them beside the rest, "
+                'team = msrl.boundary("state", msrl.joint(reward))'
+            )
             raise ProgramError(
                 f"{op.where}\n  msrl.joint of {_describe(value)}, expected [num_envs, agents, ...] "
                 "= "
@@ -278,6 +282,7 @@ class Probe:
                     if len(expected) > 1
                     else "in a multi-agent environment (one whose spec has teams)"
                 )
+                + (inserted if self.inserted and len(expected) > 1 else "")
             )
         return (joint(value),)
 

@@ -136,11 +136,13 @@ class Assignments:
     def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
         """Returns the number of parts of a value that is unpacked into a target with a `*`.
 
-        The result of a method has an unknown length; the starred name then keeps the length that
-        it has already, because a loop carries it.
+        The result of a method may have an unknown length; the starred name then keeps the length
+        that it has already, because a loop carries it.
         """
         if isinstance(value, tuple):
             return max(len(value), others)
+        if isinstance(value, Var) and value.name in self.draft.widths:
+            return max(self.draft.widths[value.name], others)
         name = starred.value
         held = self.draft.frame.names.get(name.id) if isinstance(name, ast.Name) else None
         if not isinstance(held, tuple):

@@ -223,6 +223,12 @@ class _Builder(ExpressionReader):
                 found.setdefault(name.partition(".")[0], (self._lines(name, op), 0))
         return found
 
+    @property
+    def by_priority(self) -> set[str]:
+        """The names of the replays that are drawn from by priority."""
+        ops = [op.attr for op, _ in walk(tuple(self.draft.scope.items)) if op.kind == "replay_draw"]
+        return {attr.get("store", "") for attr in ops if attr["by"] == "priority"}
+
     def _lines(self, name: str, op: Op) -> tuple[int, ...]:
         """Returns the lines of the calls that lead to an operation; none twice in a row."""
         lines = *self.draft.outer[name.partition(".")[0]], op.where.line

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.implied import Implied
-from mindspore_rl.compiler.frontend.records import rebuilt
+from mindspore_rl.compiler.frontend.records import parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     SUPPORTED,
@@ -86,7 +86,8 @@ class Draft:
         arrays: see `Frame`.
         tuples: variables that hold tuples of a length not known now: gradients, and what a loss
             returns.
-        widths: how many parts those have of which it is written, see `Functions.width`.
+        widths: how many parts those have of which it is written, see `functions.width`; also what
+            `act` returns.
         place: the places in the file of the calls being read, outermost first.
         used: names that are taken.
         temporary: names of results, which an assignment may replace.
@@ -297,6 +298,8 @@ class Draft:
 
         What comes through the replay has its marks.
         """
+        if isinstance(value, (tuple, dict)):
+            return rebuilt(value, map(self.beside_batch, parts_of(value)))
         if isinstance(value, Var) and self._components(value.name) <= {"environment", "actor"}:
             return self.marked("transition", value)
         return value

@@ -189,7 +189,7 @@ class ExpressionReader:
             return isinstance(node.slice, ast.Slice) and self.is_tuple(node.value)
         if isinstance(node, ast.BinOp):
             return isinstance(node.op, ast.Add) and all(map(self.is_tuple, (node.left, node.right)))
-        return isinstance(node, ast.Tuple) or isinstance(self.frame.part(node), tuple)
+        return isinstance(node, (ast.Tuple, ast.List)) or isinstance(self.frame.part(node), tuple)
 
     def _entries(self, node: ast.expr) -> list[tuple[Any, ast.expr]] | None:
         """Lists the entries of `{"a": x}`, `dict(a=x)` or `first | second`; else returns None.

@@ -210,7 +210,7 @@ class Functions:
         if isinstance(function, Partial):
             path, keywords = function.path, function.keywords
             values, function = (*function.args, *values), function.function
-        self.width = _width(function)
+        self.width = width(function)
         if isinstance(function, Inner):
             return self._inner_loss(function, values, keywords, node)
         assert path is not None
@@ -350,8 +350,11 @@ class Functions:
         )
 
 
-def _width(function: Any) -> int | None:
-    """Returns how many values each `return` of a function names; None if that is not written."""
+def width(function: Any) -> int | None:
+    """Returns how many values each `return` of a function names; None if that is not written.
+
+    What a method of an attribute of its object returns is looked up: `return self.net.sample(obs)`.
+    """
     if not isinstance(function, Inner):
         known = inspect.unwrap(getattr(function, "__func__", function))
         try:
@@ -361,13 +364,24 @@ def _width(function: Any) -> int | None:
     else:
         tree = function.tree
     values = [tree.body] if isinstance(tree, ast.Lambda) else [r.value for r in returns(tree)]
-    widths = {
-        len(value.elts)
-        if isinstance(value, ast.Tuple) and not any(isinstance(p, ast.Starred) for p in value.elts)
-        else 0
-        for value in values
-    }
-    return widths.pop() or None if len(widths) == 1 else None
+    found = {_width_of(value, function, tree) for value in values}
+    return found.pop() if len(found) == 1 else None
+
+
+def _width_of(value: ast.expr | None, function: Any, tree: Any) -> int | None:
+    """Returns how many values a returned expression names, see `width`."""
+    if isinstance(value, ast.Tuple):
+        starred = any(isinstance(part, ast.Starred) for part in value.elts)
+        return None if starred else len(value.elts)
+    owner, first = getattr(function, "__self__", None), [arg.arg for arg in tree.args.args[:1]]
+    if owner is None or not isinstance(value, ast.Call):
+        return None
+    *path, method = ast.unparse(value.func).split(".")
+    if path[:1] != first or not all(name.isidentifier() for name in (*path, method)):
+        return None
+    for name in (*path[1:], method):
+        owner = getattr(owner, name, None)
+    return width(owner) if inspect.ismethod(owner) and owner != function else None
 
 
 def _leaves(struct: Struct) -> Iterator[Struct]:

@@ -122,9 +122,7 @@ class GrownLists:
     def append(self, grown: Grown, value: Struct, node: ast.AST) -> None:
         """Reads `xs.append(value)`."""
         draft = self.draft
-        if isinstance(value, Var) and value.name in draft.widths:  # what a loss returns
-            draft.temporary.discard(value.name)  # it is read several times
-            value = draft.unpack(value, draft.widths[value.name])
+        value = self._unpacked(value)
         around = draft.loops[grown.loops :]
         if isinstance(value, Record) and any(loop.kind == "steps" for loop in around):
             given = ast.unparse(getattr(node, "given", [node])[0])
@@ -157,6 +155,15 @@ class GrownLists:
             if isinstance(item, Op) and buffers & {*item.targets} and not item.reads:
                 function = item.args[0].partition("(")[0]
                 items[place] = replace(item, args=(Expr(f"{function}({grown.capacity})"),))
+
+    def _unpacked(self, value: Struct) -> Struct:
+        """Takes apart what a loss returns, also in a tuple or a dictionary."""
+        if isinstance(value, (tuple, dict)):
+            return rebuilt(value, map(self._unpacked, parts_of(value)))
+        if not isinstance(value, Var) or value.name not in self.draft.widths:
+            return value
+        self.draft.temporary.discard(value.name)  # it is read several times
+        return self.draft.unpack(value, self.draft.widths[value.name])
 
     def _arrays(self, grown: Grown, value: Struct) -> Struct:
         """Makes an array for each number of a value, before the loop."""

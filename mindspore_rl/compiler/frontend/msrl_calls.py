@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
-from mindspore_rl.compiler.frontend.functions import Inner, Partial
+from mindspore_rl.compiler.frontend.functions import Inner, Partial, width
 from mindspore_rl.compiler.frontend.random_calls import Drawing
 from mindspore_rl.compiler.frontend.records import Entries, Record, form, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
@@ -120,7 +120,8 @@ class Calls:
             else:
                 texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
-        result = named_result(self.reader.trainer.actor.act) if name == "agent_act" else None
+        actor = self.reader.trainer.actor
+        result = named_result(actor.act) if name == "agent_act" else None
         if name == "env_step":
             # What has its mark takes the names that it had.
             prefix = "step_" if self.draft.implies(name) else ""
@@ -138,6 +139,8 @@ class Calls:
         more = tuple(attrs.items())
         found: tuple[Struct, ...] = self.draft.emit(name, targets, tuple(texts), reads, attrs=more)
         found = self.draft.given(name, found)
+        if name == "agent_act" and result is None and (count := width(actor.act)):
+            self.draft.widths[found[0].name] = count  # type: ignore[union-attr]
         if name == "replay_sample":
             return self.records.as_inserted(found)
         if result is not None:

@@ -115,13 +115,6 @@ class RecordCalls:
         targets = self._sampled(store)
         by, steps = self._way(node)
         if by == "priority":
-            if self.draft.conditions:  # the plain loop learns by a draw that there are priorities
-                self.draft.fail(
-                    node,
-                    "a sample by priority under a condition that is known only at run time, or in "
-                    "a loop that `break` may end then,",
-                    "call it always: what is done with its result may stand under the condition",
-                )
             targets += tuple(self.draft.new_temporary(name) for name in ("ids", "odds"))
         each, whole = self._batch("a sample", node.args[0], by)
         attrs = {"per_env": each, "capacity": store.keep, "by": by, "steps": steps}

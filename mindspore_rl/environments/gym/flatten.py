@@ -46,7 +46,8 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
                 f"out, as in '{name},action_mask=false'"
             )
         masked = told(int(found.action_space.n), mask)
-        found = masks.appended(module, name, found, mask)
+        sizes = _sizes(module, env.action_space).ravel().tolist()
+        found = masks.appended(module, found, mask, sizes)
         return found, "; ".join(filter(None, [layout, masked]))
     env, choices = _as_choices(module, env)
     if as_space(env.action_space) is None:
@@ -102,14 +103,9 @@ def _shape_lost(space: Any) -> str:
 def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
     """Numbers the combinations of several choices, if they are few. Returns: see `flattened`."""
     space = env.action_space
-    if isinstance(space, module.spaces.MultiDiscrete):
-        sizes, first = np.array(space.nvec), getattr(space, "start", 0)
-    elif isinstance(space, module.spaces.MultiBinary):
-        sizes, first = np.full(space.shape, 2), 0
-    else:
-        return env, ""
+    sizes, first = _sizes(module, space), getattr(space, "start", 0)
     count = math.prod(sizes.ravel().tolist())
-    if count > _MOST_CHOICES:
+    if not sizes.size or count > _MOST_CHOICES:
         return env, ""
 
     class Choices(module.ActionWrapper):
@@ -123,6 +119,13 @@ def _as_choices(module: Any, env: Any) -> tuple[Any, str]:
     wrapped.action_space = module.spaces.Discrete(count)
     each = " x ".join(map(str, sizes.ravel().tolist()))
     return wrapped, f"actions are {count} choices: {each}, the last changing fastest"
+
+
+def _sizes(module: Any, space: Any) -> np.ndarray:
+    """Returns the number of values of each of several choices; empty for other actions."""
+    if isinstance(space, module.spaces.MultiDiscrete):
+        return np.array(space.nvec)
+    return np.full(space.shape if isinstance(space, module.spaces.MultiBinary) else (0,), 2)
 
 
 def _as_images(module: Any, env: Any) -> tuple[Any, str]:

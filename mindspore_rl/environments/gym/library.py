@@ -9,7 +9,9 @@ gym.
 import contextlib
 import importlib
 import importlib.util
+import pickle
 import random
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -246,17 +248,31 @@ def draws_from_shared(env: Any) -> str:
         _, keys, place, *_ = np.random.get_state()
         return random.getstate(), np.asarray(keys).tobytes(), place
 
-    before = drawn()
+    own = [one for one in _held_by_classes(env) if type(one) in _GENERATORS]
+    before, own_before = drawn(), [pickle.dumps(one) for one in own]
     with contextlib.suppress(*RAISED):  # a run tells it with the environment's number
         env.reset(seed=0)
         env.step(env.action_space.sample())
+    where = "`random` or `np.random`"
     if drawn() == before:
-        return ""
+        if [pickle.dumps(one) for one in own] == own_before:
+            return ""
+        where = "a generator of its class or file"
     return (
-        "it draws from `random` or `np.random`, which the environments of a rank share: with "
+        f"it draws from {where}, which the environments of a rank share: with "
         "another number of workers its episodes are others; draw from self.np_random, which "
         "super().reset(seed=seed) seeds"
     )
+
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+def _held_by_classes(env: Any) -> Iterator[Any]:
+    """Returns what the classes of an environment and their files hold."""
+    for kind in type(env.unwrapped).__mro__:
+        yield from vars(kind).values()
+        yield from vars(sys.modules.get(kind.__module__, object)).values()
 
 
 def _limit(env: Any) -> int:

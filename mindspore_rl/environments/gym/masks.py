@@ -4,12 +4,18 @@ An environment gives them as `info["action_mask"]`, by a method `action_masks()`
 sb3-contrib), or in observations that are a Dict with the key "action_mask".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mindspore_rl.environments.action_mask import METHOD, OF_INFO, OF_METHOD, checked_mask
+from mindspore_rl.environments.action_mask import (
+    METHOD,
+    OF_INFO,
+    OF_METHOD,
+    checked_mask,
+    of_combinations,
+)
 from mindspore_rl.environments.options import MASK, mask_option
 from mindspore_rl.environments.sync_vector import RAISED, layers
 from mindspore_rl.errors import UnknownEnvironmentError
@@ -120,14 +126,14 @@ def given_apart(module: Any, env: Any) -> Any:
     return env
 
 
-def appended(module: Any, name: str, env: Any, where: str) -> Any:
+def appended(module: Any, env: Any, where: str, sizes: Sequence[int]) -> Any:
     """Wraps an environment so that its mask follows the numbers of its observations.
 
     Args:
         module: the environment's library.
-        name: the name that the user gave.
         env: an environment with observations in a Box and discrete actions.
         where: the mask's source.
+        sizes: the number of values of each choice, if its own actions are several choices.
     """
     method = _method(module, env)
     actions, shape = int(env.action_space.n), env.observation_space.shape
@@ -136,6 +142,7 @@ def appended(module: Any, name: str, env: Any, where: str) -> Any:
         if np.shape(obs) != shape:
             raise ValueError(f"the observation has shape {np.shape(obs)}, expected {shape}")
         mask = method() if method is not None and where == OF_METHOD else info.get(MASK)
+        mask = of_combinations(mask, sizes) if sizes else mask
         return np.concatenate([np.ravel(obs), checked_mask(mask, actions, over, where)])
 
     class Masked(module.Wrapper):

@@ -125,6 +125,13 @@ class GymVector(LoopVector):
         first, layout = flattened(name, one, mask)
         made = [(first, layout), *(self._make() for _ in env_indices[1:])]
         self._plain = library.is_plain(first)
+        for i, (other, _) in zip(env_indices[1:], made[1:], strict=True):
+            if other.action_space != first.action_space:
+                raise EnvironmentFailure(
+                    f"{name}: environment {env_indices[0]} has the action space "
+                    f"{first.action_space}, and environment {i} {other.action_space}: expected "
+                    "the same of all"
+                )
         envs = [self._bare(env) for env, _ in made]
         spec = library.spec_of(name, first, layout, one.observation_space)
         super().__init__(spec, env_indices, seed, envs, first.action_space)
@@ -208,7 +215,11 @@ class GymVector(LoopVector):
             if self._trial is not None:
                 self._trial.end()
         except RAISED as error:
-            raise self._failure(len(obs_rows), f"step {raised(error)}") from error
+            text = f"step {raised(error)}"
+            here = error.__traceback__
+            if here and here.tb_next is None and "unpack" in str(error):  # of what it returned
+                text = f"step returned something else than {_RESULT}: {error}"
+            raise self._failure(len(obs_rows), text) from error
         final_obs = self._batch(obs_rows)
         try:
             reward = np.array(rewards, np.float32)
@@ -329,12 +340,13 @@ class GymVector(LoopVector):
 
     def _truths(self, name: str, values: list[Any]) -> np.ndarray:
         try:
-            found = np.array(values, np.bool_)
-            if found.ndim == 1:
-                return found
+            found = np.array(values)
+            if found.ndim == 1 and found.dtype.kind in "biuf":
+                return found.astype(np.bool_)
         except (TypeError, ValueError):
             pass
-        i = next(i for i, value in enumerate(values) if shape_of(value) != ())
+        right = [shape_of(one) == () and np.array(one).dtype.kind in "biuf" for one in values]
+        i = right.index(False)
         raise self._failure(i, f"{name} is {values[i]!r}, expected one truth value, True or False")
 
     def _report(self, obs_rows: list[Any], rewards: list[Any], first: int = 0) -> NoReturn:
@@ -354,6 +366,9 @@ class GymVector(LoopVector):
             if not are_trainable(reward):
                 raise self._failure(i, untrainable("the reward", reward))
         raise AssertionError("reported a failure, but every row is right")
+
+
+_RESULT = "the five obs, reward, terminated, truncated, info"
 
 
 def _given(outcome: Any) -> Any:

@@ -99,10 +99,10 @@ class Rank:
     def await_metrics(self) -> bool:
         """Waits until all metrics before a checkpoint are in their file, on rank 0.
 
-        Returns: False if the job ends before.
+        Returns: False if the coordinator is gone. It answers also a rank that has failed.
         """
         while not self._logged.acquire(timeout=METRICS_POLL_S):
-            if self.background.ended.is_set() or self.link.closed:
+            if self.link.closed:
                 return False
             with self._listening:
                 self._listen()
