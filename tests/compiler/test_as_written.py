@@ -38,6 +38,12 @@ for k in range(3):
     if k > 0:
         target = target + msrl.mean(msrl.uniform(8, 1))
     target = target + 0.1 * msrl.mean(msrl.uniform(8, 1))
+    if k == 2:
+        rate = msrl.mean(target)
+        half = 0.5 * rate
+if msrl.env_steps() >= 0:
+    late = msrl.mean(reward)
+target = target + rate * half + late
 for k in range(3):
     if msrl.mean(reward) < k:
         break

@@ -27,7 +27,7 @@ from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
 from mindspore_rl.compiler.frontend.msrl_calls import Calls, used_as_numbers
-from mindspore_rl.compiler.frontend.perhaps import Again, Carried
+from mindspore_rl.compiler.frontend.perhaps import NUMBER, Again, Carried
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
@@ -39,6 +39,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Scope,
     Static,
     Struct,
+    Var,
     is_array,
     open_frame,
     variables,
@@ -47,6 +48,7 @@ from mindspore_rl.compiler.frontend.sequences import unroll_ranges
 from mindspore_rl.compiler.frontend.shapes import sizes_in_place
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
+from mindspore_rl.compiler.ir.dataflow import first_reads
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
@@ -157,6 +159,8 @@ class _Builder(ExpressionReader):
     Attributes:
         problems: the errors of all statements, by message.
         entered: loops and conditions whose bodies were begun.
+        one_sided: variables that one branch of a condition sets, with the place of the statement
+            of the function that holds it, and the name there.
     """
 
     def __init__(
@@ -175,6 +179,7 @@ class _Builder(ExpressionReader):
         self.loops, self.changes = Loops(self), Changes(self)
         self.problems: dict[str, ProgramError] = {}
         self.entered: set[ast.stmt] = set()
+        self.one_sided: dict[str, tuple[tuple[str, int, int], str]] = {}
 
     def read(self) -> "_Builder":
         """Reads the training loop."""
@@ -184,6 +189,11 @@ class _Builder(ExpressionReader):
         if self.problems:
             raise ProgramError("\n".join(self.problems))
         items = self.draft.scope.items
+        for name in first_reads(tuple(items)):
+            if name in self.one_sided:
+                place, own = self.one_sided[name]
+                if (own, NUMBER) not in self.perhaps.carried.get(place, ()):
+                    raise Again(place, {(own, NUMBER)})
         items[:] = self.calls.drawing.in_turns(tuple(items))
         return self
 
@@ -284,6 +294,11 @@ class _Builder(ExpressionReader):
         frame.live = live_behind(tree)
         try:
             for statement in tree.body:
+                frame.outermost = statement
+                found = self.perhaps.carried.get(frame.place(statement), ())
+                for name in sorted(name for name, key in found if key is NUMBER):
+                    if name not in frame.names:
+                        self.assignments.assign(ast.Name(name, ast.Store()), Static(0.0))
                 self.statement(statement)
         except _Returned as returned:
             result = returned.value
@@ -505,6 +520,8 @@ class _Builder(ExpressionReader):
             if any(isinstance(end.get(name), Broken) for end in ends):
                 taken[name] = other[name] = REFUSED
             if name not in taken or name not in other:
+                if isinstance(only := taken.get(name, other.get(name)), Var):
+                    self.one_sided[only.name] = self.frame.place(self.frame.outermost), name
                 continue
             if not same(taken[name], other[name]):
                 self.frame.node, sides = node, (taken[name], other[name])

@@ -131,6 +131,7 @@ class Frame:
         numbers: names that it uses as numbers, see `used_as_numbers`.
         returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
+        outermost: the statement of the function's own body that this is in.
         arrays: variables that hold an array or a tuple, and never None.
         around: the function of the file in which this one stands; None: it is one itself.
         sizes_of: returns the first sizes of a variable, as far as they are known.
@@ -152,6 +153,7 @@ class Frame:
     numbers: set[str] = field(default_factory=set)
     returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
+    outermost: ast.stmt = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)
     around: Any = None
     sizes_of: Callable[[str], tuple[int, ...] | None] = lambda _: None
