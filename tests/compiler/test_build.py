@@ -143,6 +143,7 @@ REFUSED = {
     "    x = reward\ntarget = x": "`x`, which is something else in each branch",
     "grads, m = msrl.gradient(self.loss, ^1.0, obs, action, target)": "msrl.gradient by `1.0`",
     "grads, m = msrl.gradient(^reward, self.net, obs)": "`reward` as a function",
+    "msrl.update(^self.apply, str)": "a function that uses `str`",
     "for k in (1, 2):\n    for i in msrl.epochs(2):\n"
     "        g, m = ^msrl.gradient(self.loss, self.net, obs, action, target)": (
         "in an unrolled loop"

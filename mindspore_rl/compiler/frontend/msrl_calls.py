@@ -244,6 +244,8 @@ class Calls:
         means = getattr(node.targets[0], "elts", [])[1:2]
         if not any(isinstance(name, ast.Name) and name.id in frame.numbers for name in means):
             return value
+        if value[1].name in self.draft.widths:  # type: ignore[union-attr]  # it is a tuple
+            return value
         (given,), reads = self.reader.texts([value[1]], node)
         only = self.draft.imported("mindspore_rl.rl.operators", "only")
         number = self.draft.result("glue", f"{only}({given})", reads)
