@@ -26,7 +26,8 @@ from mindspore_rl.jobs.job import Job
 from mindspore_rl.performance import predict
 from mindspore_rl.performance.cluster import Cluster
 
-ROWS = ("gym-8", "gym-64", "cheetah", "cheetah-512", "pong", "graph-64", "graph-256", "dqn", "sac")
+ROWS = ("gym-8", "gym-64", "cheetah", "cheetah-512", "cheetah-1024", "pong", "pong-impala",
+        "graph-64", "graph-256", "dqn", "sac")  # fmt: skip
 HEADS = ("row", "iteration, ms", "environments, ms", "cells, ms", "operations, MFLOP",
          "over the rate, ms", "traffic, MB", "over the bandwidth, ms", "least iteration, ms",
          "share")  # fmt: skip

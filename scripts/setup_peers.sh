@@ -19,7 +19,7 @@ for name in "$@"; do
     "$PYTHON" -m venv "$venv"
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check -r "$file"
     if [ "$name" = cleanrl ]; then
-        # It asks for Python 3.10, and for packages that its ppo.py and dqn.py do not import.
+        # It asks for Python 3.10, and for packages that these files do not import.
         "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps \
             --ignore-requires-python cleanrl==1.2.0
     fi

@@ -20,7 +20,9 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
 
 class Marks(BaseCallback):
@@ -38,6 +40,40 @@ class Marks(BaseCallback):
         if self.stop_return is not None and self.locals["dones"].any() and len(episodes) == 100:
             self.reached = sum(e["r"] for e in episodes) / 100 >= self.stop_return
         return not self.reached
+
+
+class Residual(nn.Module):
+    """Two convolutions with a residual connection (Espeholt et al. 2018)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
+            *(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """Maps [N, C, H, W] to the same."""
+        return x + self.convolutions(x)
+
+
+class ImpalaTorso(BaseFeaturesExtractor):
+    """The torso of IMPALA (Espeholt et al. 2018), as ours."""
+
+    def __init__(self, space: Any, features_dim: int) -> None:
+        super().__init__(space, features_dim)
+        channels, height, width = space.shape
+        layers: list[nn.Module] = []
+        for out in (16, 32, 32):
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            layers += [Residual(out), Residual(out)]
+            height, width, channels = -(-height // 2), -(-width // 2), out
+        dense = nn.Linear(channels * height * width, features_dim)
+        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), dense, nn.ReLU())
+
+    def forward(self, images: Any) -> Any:
+        """Maps [N, C, H, W] in [0, 1] to [N, features_dim]."""
+        return self.layers(images)
 
 
 def library_of(config: dict[str, Any]) -> Any:
@@ -70,12 +106,14 @@ def on_policy(config: dict[str, Any], env: Any) -> Any:
         "device": "cpu",
     }
     network = "MlpPolicy"
-    if config["torso"] == "cnn":  # one torso for policy and value, as ours
+    if config["torso"] != "mlp":  # one torso for policy and value, as ours
         network = "CnnPolicy"
         arguments["policy_kwargs"] |= {
             "net_arch": [],
             "features_extractor_kwargs": {"features_dim": hidden[0]},
         }
+        if config["torso"] == "impala":
+            arguments["policy_kwargs"]["features_extractor_class"] = ImpalaTorso
     if config["algorithm"] == "a2c":
         arguments |= {"use_rms_prop": False, "gae_lambda": config["return_lambda"]}
         return A2C(network, env, **arguments)

@@ -139,9 +139,14 @@ class Task:
         """Returns the updates of the decision transformer in PyTorch."""
         return self._peer("PyTorch", "sb3", "transformer.py")
 
-    def cleanrl(self) -> Program:
-        """Returns CleanRL's unmodified ppo.py, for tasks with its networks and Adam's epsilon."""
-        config = self.config()
+    def cleanrl(self, file: str = "ppo", **more: str) -> Program:
+        """Returns a file of CleanRL's, unmodified, for tasks with its networks and Adam's epsilon.
+
+        Args:
+            file: without `.py`.
+            more: keys in place of the task's.
+        """
+        config = self.config() | more
         names = {"env": "env_id", "total_steps": "total_timesteps", "clip_value_loss": "clip_vloss"}
         names |= {"normalise_advantage": "norm_adv", "anneal_learning_rate": "anneal_lr"}
         same = "seed num_envs num_steps learning_rate gamma gae_lambda update_epochs"
@@ -149,7 +154,7 @@ class Task:
         names |= {key: key for key in same.split()}
         flags = [(f"--{name.replace('_', '-')}", str(config[key])) for key, name in names.items()]
         words = tuple(word for flag in flags for word in flag)
-        command = (_python("cleanrl"), "-u", "-m", "cleanrl.ppo", *words)
+        command = (_python("cleanrl"), "-u", "-m", f"cleanrl.{file}", *words)
         return Program("CleanRL", (command,), "cleanrl")
 
     def cleanrl_dqn(self) -> Program:
@@ -263,14 +268,15 @@ def _two_workers() -> Row:
     return Row("workers", work, (task.ours(workers=2), *others), targets, task.steps)
 
 
-def _apex() -> Row:
-    keys = {"batch_size": 256, "updates": 32, "n_step": 3, "epsilon_start": 0.4, "epsilon_end": 0.4}
+def _apex() -> list[Row]:
+    keys = {"batch_size": 256, "n_step": 3, "epsilon_start": 0.4, "epsilon_end": 0.4}
     keys |= {"hidden": [120, 84]}  # CleanRL's
     keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which the others have not
-    task = Task("dqn", "CartPole-v1", 16, 8, keys)
+    flags = {"workers": 2, "schedule": "order=asynchronous"}
+    task = Task("dqn", "CartPole-v1", 16, 8, keys | {"updates": 32})
     policy, waits, theirs = "SingleLearnerCoarse", "synchronous", _either(task.cleanrl_dqn())
     programs = (
-        task.ours(policy, workers=2, schedule="order=asynchronous"),
+        task.ours(policy, **flags),
         task.ours(policy, {"name": waits}, workers=2),
         *(task.sb3(), task.sb3("sbx"), *theirs),
     )
@@ -278,7 +284,18 @@ def _apex() -> Row:
     work = "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; the "
     work += "others without priorities"
     targets = Target(1.0, against=(waits,)), Target(10.0, against=best)
-    return Row("apex", work, programs, targets, task.steps)
+    many = Task("dqn", "CartPole-v1", 16, 32, keys | {"updates": 16})
+    tables = (sys.executable, str(ROOT / "scripts" / "peers" / "tables_alone.py"))
+    inserts = (many.ours(policy, **flags), Program("the tables alone", (tables,)))
+    return [
+        Row("apex", work, programs, targets, task.steps),
+        Row(
+            "apex-inserts",
+            "Ape-X with an update for 32 steps, 16 x 32 (the target: 80 % of the 58,900 inserts/s "
+            "that the tables alone did when it was set)",
+            *(inserts, (Target(47_120.0),), many.steps),
+        ),
+    ]
 
 
 def _transformer() -> Row:
@@ -293,13 +310,14 @@ def _transformer() -> Row:
 
 
 def _start(policy: str, env: str, cold: bool) -> Row:
+    bounds = {"MultipleLearners": (5.0, 4.0), "GPUOnly": (7.0, 5.0)}[policy] if cold else (4.0,)
     task = Task("ppo", env, 8, 128, {"total_steps": 8 * 128})
     cache = "cold" if cold else "warm"
     return Row(
         f"start-{policy}-{cache}",
         f"whole process: `msrl train` of one iteration, {policy}, {env}, {cache} cache",
         (task.ours(policy, {"cold": cold}),),
-        (Target(10.0 if cold else 4.0),),
+        (Target(*bounds),),
         8 * 128,
         unit="s",
     )
@@ -375,8 +393,15 @@ def _in_python() -> list[Row]:
     cheetah = _configured("ppo_halfcheetah", total_steps=FOREVER)
     keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
     wide = _configured("ppo_halfcheetah", **keys)
+    widest = {"hidden": (1024, 1024), "num_minibatches": 4, "total_steps": FOREVER}
+    widest |= {"num_envs": 16, "num_steps": 1024, "update_epochs": 1}
+    widest = _configured("ppo_halfcheetah", **widest)
     env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
     pong = _configured("ppo_atari", env=env, total_steps=FOREVER)
+    residual = {"torso": "impala", "hidden": (256,), "total_steps": FOREVER}
+    residual = _configured("ppo_atari", env=env, **residual)
+    pool = ",episodic_life=true,reward_clip=true"  # as its file asks EnvPool
+    pool = _configured("ppo_atari", env=f"envpool:Pong-v5{pool}", total_steps=FOREVER)
     two = "ours on two workers"
     return [
         _row(
@@ -391,10 +416,31 @@ def _in_python() -> list[Row]:
             workers=2,
         ),
         _row(
+            "cheetah-1024",
+            "PPO HalfCheetah-v4, networks of 1024-1024, 16 x 1024, an epoch of minibatches of 4096",
+            *(widest, _sb3s(widest), Target(1.0)),
+        ),
+        _row(
             "pong",
             "PPO Pong, images of 84 x 84 x 4, Nature CNN, 8 x 128, 3 epochs x 4 minibatches; "
             + two,
             *(pong, _either(pong.sb3()), Target(2.0, 3.0)),
+            start_timeout=300,
+            workers=2,
+        ),
+        _row(
+            "pong-envpool",
+            f"PPO Pong in EnvPool, Nature CNN, 8 x 128, 3 epochs x 4 minibatches; {two}",
+            pool,
+            _either(pool.cleanrl("ppo_atari_envpool", env="Pong-v5")),
+            Target(1.5, 2.5),
+            start_timeout=300,
+            workers=2,
+        ),
+        _row(
+            "pong-impala",
+            f"PPO Pong as above, IMPALA's residual torso and 256 features; {two}",
+            *(residual, _either(residual.sb3()), Target(1.5, 2.0)),
             start_timeout=300,
             workers=2,
         ),
@@ -458,7 +504,7 @@ def rows() -> list[Row]:
         ),
         _two_workers(),
         *_asynchronous(),
-        _apex(),
+        *_apex(),
         *_in_python(),
         *_beside_jax_all(),
         _row("a2c", "A2C CartPole, gym, 8 x 5", a2c, _either(a2c.sb3()), Target(6.0)),
