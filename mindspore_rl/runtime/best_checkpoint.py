@@ -31,7 +31,7 @@ def keep_best(path: Path, mean_return: float, folder: Path | None = None) -> Non
     if before and _return_of(before[-1]) >= mean_return:
         return
     number = path.stem.rpartition("-")[2]
-    temporary = folder / "best.tmp"
+    temporary = folder / "best.npz.tmp"
     temporary.unlink(missing_ok=True)
     try:
         link_or_copy(path, temporary)

@@ -104,7 +104,7 @@ def remove_unfinished(run_dir: Path) -> None:
     """Removes what killed or failed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
         own = (run_dir / f"{name}.tmp" for name in (JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE))
-        for made in (*own, *(run_dir / FOLDER).glob("*.tmp")):
+        for made in (*own, *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)
         remove_unused(run_dir / FOLDER, MAX_STEPS)

@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -298,7 +299,7 @@ class _Builder(ExpressionReader):
                 found = self.perhaps.carried.get(frame.place(statement), ())
                 for name in sorted(name for name, key in found if key is NUMBER):
                     if name not in frame.names:
-                        self.assignments.assign(ast.Name(name, ast.Store()), Static(0.0))
+                        self.assignments.assign(ast.Name(name, ast.Store()), Static(math.nan))
                 self.statement(statement)
         except _Returned as returned:
             result = returned.value
