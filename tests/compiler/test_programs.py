@@ -138,9 +138,17 @@ def test_every_replay_goes_on_when_a_run_resumes(tmp_path):
         np.testing.assert_array_equal(rest[name], array, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["MultipleLearners", "Central", SCATTERED])
-@pytest.mark.parametrize("by", ["stratified", "uniform", "distinct"])
+@pytest.mark.parametrize(
+    ("by", "policy"),
+    [
+        ("uniform", "SingleLearnerCoarse"),
+        *(
+            pytest.param(by, policy, marks=pytest.mark.slow)
+            for by in ("stratified", "uniform", "distinct")
+            for policy in ("MultipleLearners", "Central", SCATTERED)
+        ),
+    ],
+)
 def test_a_batch_may_be_no_multiple_of_the_environments(by, policy, tmp_path):
     batch = {"by": by, "own_batch": 7, "model_batch": 29}
     job = inproc.request(inproc.PROGRAMS / "two_replays.py", policy, 3, **batch)

@@ -99,4 +99,5 @@ class TwoReplays(Trainer):
                 else:
                     model = msrl.replay_sample(count, by, of="model")
                     loss, last, error = msrl.agent_learn(fresh, own, model)
+                    last = last + msrl.mean(error)
             msrl.report({"loss": loss, "last": last})

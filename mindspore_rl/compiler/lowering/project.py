@@ -78,6 +78,8 @@ class _Projector:
         self.loop = {loop.name: loop for _, loops in walk(partition.program.body) for loop in loops}
         self.buffers: dict[tuple[str, str], str] = {}
         self.recorded: list[Op] = []
+        self.rows = set[str]()
+        """Boundaries of a gradient's rows, of which replicas' shares interleave: not recorded."""
         self.started: list[Op] = []
         self.conditions = 0
         arrivals = partition.arrivals
@@ -86,8 +88,12 @@ class _Projector:
         self.first_leaf: dict[str, int] = {}
         """The place of a boundary's first array in all that pass its site."""
         passed: dict[str, int] = {}
-        for op, _ in walk(partition.program.body):
+        ops = [op for op, _ in walk(partition.program.body)]
+        rows = {name for op in ops if op.kind == "gradient" for name in op.targets[2:]}
+        for op in ops:
             if op.kind == "boundary":
+                if rows.intersection(op.reads):
+                    self.rows.add(op.name)
                 site = op.attr["site"]
                 self.first_leaf[op.name] = passed.get(site, 0)
                 passed[site] = passed.get(site, 0) + len(self.values[op.targets[0]].leaves)
@@ -301,7 +307,7 @@ class _Projector:
         key = f"{op.attr['site']}/{self.first_leaf[op.name]}"
         (name,) = op.targets
         value = self.values[name]
-        if value.parts and value.split:  # the rows of a gradient: replicas' shares interleave
+        if op.name in self.rows:
             return
         if value.parts:
             flat = f"{name}_flat"
