@@ -109,10 +109,7 @@ def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
     before = ast.BinOp(start[0], ast.Sub(), one) if start else ast.Constant(-1)
     args: list[ast.expr] = [ast.BinOp(stop, ast.Sub(), one), before, ast.Constant(-1)]
     made = ast.Call(ast.Name("range", ast.Load()), args, [])
-    for part in ast.walk(made):
-        if not hasattr(part, "lineno"):
-            ast.copy_location(part, call)
-    return made
+    return ast.fix_missing_locations(ast.copy_location(made, call))
 
 
 class _Placed(parser.asttokens.ASTText):

@@ -105,7 +105,7 @@ def _given(value: ast.expr, tests: list) -> ast.expr:
     real = not isinstance(value, ast.Constant) or isinstance(value.value, float)
     for test in tests if real and not isinstance(value, ast.Tuple) else ():
         call = ast.Call(_load(AS_ARRAY), [value, copy.deepcopy(test)], [])
-        value = _at(value, call)
+        value = ast.fix_missing_locations(ast.copy_location(call, value))
     return value
 
 
@@ -115,12 +115,4 @@ def _load(name: str) -> ast.expr:
 
 def _assigned(name: str, value: ast.expr, like: ast.AST) -> ast.stmt:
     made = ast.Assign([ast.Name(name, ast.Store())], copy.deepcopy(value))
-    return _at(like, made)
-
-
-def _at(like: ast.AST, made: Any) -> Any:
-    """Gives new nodes the place of another one."""
-    for part in ast.walk(made):
-        if not hasattr(part, "lineno"):
-            ast.copy_location(part, like)
-    return made
+    return ast.fix_missing_locations(ast.copy_location(made, like))

@@ -393,15 +393,15 @@ def _in_python() -> list[Row]:
     cheetah = _configured("ppo_halfcheetah", total_steps=FOREVER)
     keys = {"hidden": (512, 512), "num_minibatches": 4, "total_steps": FOREVER}
     wide = _configured("ppo_halfcheetah", **keys)
-    widest = {"hidden": (1024, 1024), "num_minibatches": 4, "total_steps": FOREVER}
-    widest |= {"num_envs": 16, "num_steps": 1024, "update_epochs": 1}
-    widest = _configured("ppo_halfcheetah", **widest)
+    keys = {"hidden": (1024, 1024), "num_minibatches": 4, "total_steps": FOREVER}
+    keys |= {"num_envs": 16, "num_steps": 1024, "update_epochs": 1}
+    widest = _configured("ppo_halfcheetah", **keys)
     env = f"{ROOT / 'docs' / 'examples' / 'pong.py'}:make_pong"
     pong = _configured("ppo_atari", env=env, total_steps=FOREVER)
-    residual = {"torso": "impala", "hidden": (256,), "total_steps": FOREVER}
-    residual = _configured("ppo_atari", env=env, **residual)
-    pool = ",episodic_life=true,reward_clip=true"  # as its file asks EnvPool
-    pool = _configured("ppo_atari", env=f"envpool:Pong-v5{pool}", total_steps=FOREVER)
+    keys = {"torso": "impala", "hidden": (256,), "total_steps": FOREVER}
+    residual = _configured("ppo_atari", env=env, **keys)
+    env = "envpool:Pong-v5,episodic_life=true,reward_clip=true"  # as CleanRL's file asks EnvPool
+    pool = _configured("ppo_atari", env=env, total_steps=FOREVER)
     two = "ours on two workers"
     return [
         _row(

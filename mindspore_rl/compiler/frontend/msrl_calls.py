@@ -167,18 +167,16 @@ class Calls:
         """
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
-        actor, named = self.reader.trainer.actor, dict[str, str]()
-        form_of: dict[str, tuple] = {}
+        actor, named = self.reader.trainer.actor, dict[str, tuple[str, tuple]]()
         for item in node.keywords:
             if item.arg is None:
                 self.draft.fail(item.value, "`**` in a call of msrl.agent_act")
             value = self.reader.expression(item.value)
-            (named[item.arg],), more = self.reader.texts([plain(value)], node)
-            reads, form_of[item.arg] = [*reads, *more], form(value)
+            (text,), more = self.reader.texts([plain(value)], node)
+            named[item.arg], reads = (text, form(value)), [*reads, *more]
+        given = tuple(zip(texts, forms, strict=True))
         try:
-            bound = bound_to_act(
-                actor.act, tuple(texts), named, noise if actor.noise_size else None
-            )
+            bound = bound_to_act(actor.act, given, named, (noise, ()) if actor.noise_size else None)
         except TypeError as error:
             self.draft.fail(
                 node,
@@ -188,10 +186,10 @@ class Calls:
         keys = tuple(bound.kwargs)
         reads = [*reads, noise] if actor.noise_size else reads
         attrs: dict[str, Any] = {"keys": keys} if keys else {}
-        given = bound_to_act(actor.act, tuple(forms), form_of, () if actor.noise_size else None)
-        forms = [*given.args, *given.kwargs.values()]
-        attrs |= {"forms": tuple(forms), "named": True} if any(forms) else {}
-        return [*bound.args, *bound.kwargs.values()], reads, attrs
+        pairs = [*bound.args, *bound.kwargs.values()]
+        if any(own for _, own in pairs):
+            attrs |= {"forms": tuple(own for _, own in pairs), "named": True}
+        return [text for text, _ in pairs], reads, attrs
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:
