@@ -67,6 +67,13 @@ def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
     assert (tmp_path / "loss.svg").stat().st_size > 1000
 
 
+def test_one_rank_ends_after_the_iteration_that_reaches_the_threshold(tmp_path):
+    """A command would come up to 50 ms later, and never after the same iteration."""
+    words = {"policy": "MultipleLearners", "stop_return": -1.0, "run_dir": tmp_path / "run"}
+    run = train("a2c", env="probe:bandit", **HERE | words)
+    assert (run.stopped, run.env_steps) == ("threshold", 112)  # 16 episodes an iteration, of 100
+
+
 def test_gym_is_imported_only_where_it_is_asked_for(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "gym", None)  # importing it fails
     command = ["train", "a2c", "num_envs=2", "num_steps=8", "--env", "CartPole-v1", "--quiet"]

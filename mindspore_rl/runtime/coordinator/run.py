@@ -32,6 +32,7 @@ from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobPr
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome
 from mindspore_rl.runtime.heartbeat import Stamps
+from mindspore_rl.runtime.rank.episodes import Goal
 
 BACKLOG = 64
 """Connections beside the ranks' that may be pending without a rank having to retry."""
@@ -205,7 +206,10 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
                 # The core is only reserved; this process is not pinned.
                 with pin_cores(int(on_cpu), watch.metrics.note) as cores:
                     threads = len(cores[0]) if cores else 1
-                    run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
+                    # A command would come some iterations late, never after the same one.
+                    stop = None if watch.options.eval_every else watch.options.stop_return
+                    goal = None if stop is None else Goal(stop)
+                    run_worker(watch.plan, run_dir, leader, theirs, threads=threads, goal=goal)
             else:
                 run_inproc(watch.plan, run_dir, [link for _, link in pairs])
     except BaseException as error:

@@ -71,7 +71,7 @@ class FragmentRuntime(ShareRuntime):
         super().__init__(share, parts)
         self._chunks: list[ShareRuntime] = []
         self._records: dict[str, np.ndarray] = {}
-        self.iterations_here = 0
+        self.iterations_here, self._reached = 0, False
         self._server: Leases | None = None
         self._client: Client | None = None
         if rank.served:
@@ -230,7 +230,7 @@ class FragmentRuntime(ShareRuntime):
         """Returns the leader's decision, which is the same on every rank."""
         rank = self.rank
         command = rank.poll_command() if rank.number == 0 else CONTINUE
-        if rank.iteration >= rank.plan.num_iterations:
+        if rank.iteration >= rank.plan.num_iterations or self._reached:
             command = STOP
         if rank.messenger.alone:
             return command
@@ -274,13 +274,15 @@ class FragmentRuntime(ShareRuntime):
             self._report_iteration()
 
     def _report_iteration(self) -> None:
+        episodes, goal = self.share.episodes.take_finished(), self.rank.goal
+        self._reached = goal is not None and goal.reached(episodes)
         with contextlib.suppress(OSError):
             self.rank.link.send_soon(
                 "iteration",
                 rank=self.rank.number,
                 iteration=self.rank.iteration,
                 env_steps=self.rank.env_steps,
-                episodes=self.share.episodes.take_finished(),
+                episodes=episodes,
                 metrics=dict(self._metrics),
             )
         self._metrics.clear()

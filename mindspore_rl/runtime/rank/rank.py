@@ -11,6 +11,7 @@ from mindspore_rl.rl.random import Agents
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import Profile
 from mindspore_rl.runtime.rank.background import Background
+from mindspore_rl.runtime.rank.episodes import Goal
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
 
 METRICS_POLL_S = 0.001
@@ -31,6 +32,7 @@ class Rank:
         iteration: current iteration; the worker's own in an asynchronous job.
         env_steps: of the whole job, as far as this rank knows.
         profile: records events of some iterations; None: no profile.
+        goal: at which the only rank of a job ends it; None: it waits for the coordinator's command.
         background: writes to the disk beside the training.
     """
 
@@ -43,6 +45,7 @@ class Rank:
         link: Link,
         stamps: Stamps,
         profile: Profile | None = None,
+        goal: Goal | None = None,
     ) -> None:
         self.plan, self.run_dir, self.number, self.link = plan, run_dir, number, link
         self.fragment, self.replica = plan.fragment_of(number)
@@ -50,7 +53,7 @@ class Rank:
         self.agents = _agents(self.fragment, self.replica)
         self.iteration = 0
         self.env_steps = 0
-        self.stages, self.profile = Stages(plan), profile
+        self.stages, self.profile, self.goal = Stages(plan), profile, goal
         self.background = Background()
         self.messenger = Messenger(comm, self.stamp, self._waiting)
         self._stamps, self._stage = stamps, int(Stage.STARTING)

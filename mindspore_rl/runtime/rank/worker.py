@@ -34,6 +34,7 @@ from mindspore_rl.platform.user_modules import passing_module
 from mindspore_rl.programs import load_trainer
 from mindspore_rl.runtime.heartbeat import Stamps, sent
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
+from mindspore_rl.runtime.rank.episodes import Goal
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker_settings import WorkerSettings, worker_settings
@@ -48,6 +49,7 @@ def run_worker(
     group: Any = None,
     threads: int = 1,
     kind: type[FragmentRuntime] | None = None,
+    goal: Goal | None = None,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     rank = runtime = None
@@ -61,7 +63,7 @@ def run_worker(
             comm = ProfiledCommunicator(comm, profile) if comm else None
             if isinstance(group, HostGroup):
                 group.around = partial(profile.call, COLLECTIVE)
-        rank = Rank(plan, run_dir, number, comm, link, stamps, profile)
+        rank = Rank(plan, run_dir, number, comm, link, stamps, profile, goal)
         stack.callback(rank.background.close)
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
