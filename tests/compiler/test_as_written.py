@@ -106,6 +106,29 @@ scales = (0.1, 0.2)
 parts = [msrl.gradient(self.loss, self.net, obs, action, k * target)[1][0] for k in scales]
 target = target + sum(parts)
 """
+ASKED = """
+m, n = {"a": msrl.mean(reward)}, {}
+if msrl.env_steps() > 10:
+    m["loss"] = 2.0 * msrl.mean(reward)
+if "loss" in m:
+    target = m["loss"] * target
+if "loss" not in m:
+    m["loss"] = 0.5
+x = m["loss"] + m.get("b", 3.0) + m.get("a")
+for k in range(3):
+    if "t" not in n:
+        n["t"] = 1.0 * k
+    n["t"] += msrl.mean(reward)
+for _ in msrl.epochs(3):
+    if "e" not in n:
+        n["e"] = 0.0
+    n["e"] = 2.0 * n["e"] + msrl.mean(reward)
+    n["f"] = n.get("f", 1.5) * 2.0 + msrl.mean(reward)
+if msrl.env_steps() < 10:
+    n.setdefault("g", 0.25)
+    n.setdefault("e", 0.25)
+target = target * (x + n["t"]) + n["e"] + n["f"] + n.get("g", 7.0) + ("g" in n) * 2.0
+"""
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
@@ -514,6 +537,7 @@ EQUAL = {
         {"learn": DRAWN},
         "Central",
     ),
+    "entries that are asked for": ({"learn": ASKED}, "Central"),
     "breaks in both branches, and in a while; means of each environment": (
         {"learn": EARLY + MEANS},
     ),

@@ -512,8 +512,14 @@ class _Builder(ExpressionReader):
         for statements in (node.body, node.orelse):
             outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
             self.frame.names = dict(before)
+            known = self.perhaps.known_in(node.test, statements is node.body)
+            self.frame.names |= known
+            for name in known.keys() & changed:
+                self.assignments.assign(ast.Name(name, ast.Store()), known[name])
             for statement in statements:
                 self.statement(statement)
+            for name in known.keys() - changed:
+                self.frame.names[name] = before[name]
             scopes.append(self.draft.scope)
             ends.append(self.frame.names)
             self.draft.scope = outer

@@ -160,6 +160,11 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return node
         method, base, key = call.func.attr, call.func.value, None
+        match call.args:
+            case [asked, value] if method == "setdefault" and isinstance(base, ast.Name):
+                there = ast.Compare(asked, [ast.NotIn()], [base])
+                entry = ast.Subscript(ast.Name(base.id, ast.Load()), asked, ast.Store())
+                return self.visit_If(at(node, ast.If(there, [ast.Assign([entry], value)], [])))
         if _is_entry(base):  # `d["key"].append(x)`
             base, key = base.value, base.slice  # type: ignore[attr-defined]
         if method not in METHODS or not isinstance(base, ast.Name):

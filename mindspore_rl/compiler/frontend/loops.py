@@ -120,6 +120,7 @@ class Loops:
         self.frame.nested -= 1
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
+        self.reader.perhaps.behind(node)
 
     def _unrolled(self, node: ast.For) -> None:
         """Reads a loop over a sequence: its body, once for each part."""
