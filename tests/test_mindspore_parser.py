@@ -4,6 +4,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.rl.parameters import list_parameters
 
 
 def clipped(start, end, done):
@@ -45,6 +46,11 @@ class Written(nn.Cell):
         self.target = Parameter(Tensor([0.0, 0.0]), name="target")
         self.rate = Parameter(Tensor(1.0), name="rate")
         self.box = Box()
+        first, shared, last = (nn.Dense(1, 1, "zeros", has_bias=False) for _ in range(3))
+        last.weight.requires_grad = False
+        pairs = ((first, shared), (shared, last))
+        self.layers = nn.CellList([nn.SequentialCell(*pair) for pair in pairs])
+        list_parameters(self)
 
     def count(self):
         if self.rate > 0.0:
@@ -60,6 +66,10 @@ class Written(nn.Cell):
     def again(self, step, x):
         for target, online in zip((self.target,), (self.online,)):  # noqa: B905
             target.set_data(0.5 * online + target)
+        for weight in self.layers.trainable_params():
+            weight.set_data(weight + 1.0)
+        for weight in self.layers.get_parameters():
+            weight.set_data(2.0 * weight + 3.0)
         self.rate.set_data(self.box.set_data(step))
         self.count()
         going, returns = 0.0, []
@@ -86,4 +96,5 @@ def test_a_compiled_cell_computes_what_python_does():
     np.testing.assert_array_equal(returns_2.asnumpy(), returns.asnumpy())
     assert float(going_2) == float(going) == 28.0
     np.testing.assert_array_equal(cell.target.asnumpy(), [0.5, 1.0])
+    assert [float(p) for p in cell.layers.get_parameters()] == [5.0, 5.0, 3.0]  # each once
     assert float(cell.rate) == 2 * (15.0 + 1.5 + 3.0)

@@ -1,6 +1,7 @@
 """Makes MindSpore's parser take what users write and it does not compile.
 
-In the functions of a program, `parameter.set_data(x)` becomes an assignment, `reversed(range(n))` a
+In the functions of a program, `parameter.set_data(x)` becomes an assignment, an `nn.CellList` may
+list its parameters, `reversed(range(n))` becomes a
 range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
 of one number and a number work, an `if` on an array may only assign, and its sides may be an array
 and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient.
@@ -32,6 +33,29 @@ BINARY = {
 def set_data(owner: Any, value: Any) -> Any:
     """Computes `owner.set_data(value)`; a Parameter keeps its memory."""
     return ops.assign(owner, value) if isinstance(owner, Tensor) else owner.set_data(value)
+
+
+def get_parameters(owner: Any) -> Any:
+    """Computes `owner.get_parameters()`; MindSpore makes a tuple of an `nn.CellList`."""
+    if not isinstance(owner, tuple):
+        return owner.get_parameters()
+    found: tuple = ()
+    for cell in owner:
+        found = found + cell.listed_share
+    return found
+
+
+def trainable_params(owner: Any) -> Any:
+    """Computes `owner.trainable_params()`, likewise."""
+    if not isinstance(owner, tuple):
+        return owner.trainable_params()
+    found: tuple = ()
+    for cell in owner:
+        found = found + cell.listed_trainable_share
+    return found
+
+
+LISTS = {f"{listed.__name__}_by_msrl": listed for listed in (get_parameters, trainable_params)}
 
 
 def extreme(name: str, value: Any, other: Any) -> Any:
@@ -89,6 +113,9 @@ class _Forms(ast.NodeTransformer):
             case ast.Call(ast.Attribute(owner, "set_data"), [_], []):
                 call.func = ast.copy_location(ast.Name(SETS, ast.Load()), call.func)
                 call.args.insert(0, owner)
+            case ast.Call(ast.Attribute(owner, method), [], []) if f"{method}_by_msrl" in LISTS:
+                name = ast.Name(f"{method}_by_msrl", ast.Load())
+                call.func, call.args = ast.copy_location(name, call.func), [owner]
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -131,7 +158,7 @@ _parse = parser.Parser.parse
 def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
     if users:
-        ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array}
+        ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, **LISTS}
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:

@@ -27,7 +27,15 @@ def trainable_params(self: nn.Cell, recurse: bool = True) -> list[Parameter]:
 LISTING = (get_parameters, trainable_params)
 """Functions that MindSpore compiles in place of the methods of their names, which it does not."""
 LISTS = ("listed_parameters", "listed_own_parameters", "listed_trainable", "listed_own_trainable")
-OF_EVERY_CELL = {*vars(nn.Cell()), "_cell_init_args", *LISTS, *(f.__name__ for f in LISTING)}
+SHARES = ("listed_share", "listed_trainable_share")
+"""Of a cell in an `nn.CellList`: its parameters that are of no cell before it."""
+OF_EVERY_CELL = {
+    *vars(nn.Cell()),
+    "_cell_init_args",
+    *LISTS,
+    *SHARES,
+    *(f.__name__ for f in LISTING),
+}
 """Names of attributes that are no cell's own."""
 
 
@@ -93,7 +101,9 @@ def list_parameters(*owners: nn.Cell) -> None:
 
     Each cell gets its parameters as a tuple: those that it has now.
     """
-    for cell in [part for owner in owners for _, part in owner.cells_and_names()]:
+    cells = [part for owner in owners for _, part in owner.cells_and_names()]
+    _list_shares([cell for cell in cells if isinstance(cell, nn.CellList)])
+    for cell in cells:
         every, own = (tuple(nn.Cell.get_parameters(cell, expand)) for expand in (True, False))
         trained = (tuple(p for p in found if p.requires_grad) for found in (every, own))
         for name, parameters in zip(LISTS, (every, own, *trained), strict=True):
@@ -102,6 +112,22 @@ def list_parameters(*owners: nn.Cell) -> None:
             name = function.__name__
             if getattr(type(cell), name) is getattr(nn.Cell, name):  # else the user's own
                 object.__setattr__(cell, name, MethodType(function, cell))
+
+
+def _list_shares(lists: list[nn.CellList]) -> None:
+    """Notes what the cells of lists add to the parameters of these, unless two lists differ."""
+    found: dict[nn.Cell, list[tuple[Parameter, ...]]] = {}
+    for cells in lists:
+        seen: set[int] = set()
+        for cell in cells:
+            share = tuple(p for p in nn.Cell.get_parameters(cell) if id(p) not in seen)
+            seen |= set(map(id, share))
+            found.setdefault(cell, []).append(share)
+    for cell, shares in found.items():
+        if all([*map(id, share)] == [*map(id, shares[0])] for share in shares):
+            trained = tuple(p for p in shares[0] if p.requires_grad)
+            for name, parameters in zip(SHARES, (shares[0], trained), strict=True):
+                object.__setattr__(cell, name, parameters)
 
 
 def give_own_memory(*owners: nn.Cell) -> None:

@@ -84,6 +84,51 @@ FILLED = """
         chance = msrl.mean(msrl.uniform(len(mb), 3)[:, 0] * mb)
     target = returns + wide.sum(-1) + ops.stack(out) * chance
 """
+DRAWN = """
+def some():
+    if msrl.env_steps() < 6:
+        return {}
+    metrics = {"a": 1.0}
+    metrics["b"] = msrl.mean(reward)
+    return metrics
+metrics = some()
+metrics["c"] = 2.0 * msrl.mean(reward)
+a, b = (msrl.uniform(8, 2) for _ in range(2))
+noise = [
+    0.1 * k * msrl.mean(msrl.uniform(8, 1)) + other
+    for k in range(3)
+    for other in (1.0, msrl.mean(msrl.uniform(8, 2)))
+]
+one, two = map(lambda k: k * msrl.mean(msrl.uniform(8, 1)), (1.0, 2.0))
+shift = ops.stack([k * x for k, x in enumerate(noise)]).sum() + msrl.mean(a) - 2.0 * msrl.mean(b)
+target = target * metrics["c"] + shift + 3.0 * one + two
+scales = (0.1, 0.2)
+parts = [msrl.gradient(self.loss, self.net, obs, action, k * target)[1][0] for k in scales]
+target = target + sum(parts)
+"""
+ASKED = """
+m, n = {"a": msrl.mean(reward)}, {}
+if msrl.env_steps() > 10:
+    m["loss"] = 2.0 * msrl.mean(reward)
+if "loss" in m:
+    target = m["loss"] * target
+if "loss" not in m:
+    m["loss"] = 0.5
+x = m["loss"] + m.get("b", 3.0) + m.get("a")
+for k in range(3):
+    if "t" not in n:
+        n["t"] = 1.0 * k
+    n["t"] += msrl.mean(reward)
+for _ in msrl.epochs(3):
+    if "e" not in n:
+        n["e"] = 0.0
+    n["e"] = 2.0 * n["e"] + msrl.mean(reward)
+    n["f"] = n.get("f", 1.5) * 2.0 + msrl.mean(reward)
+if msrl.env_steps() < 10:
+    n.setdefault("g", 0.25)
+    n.setdefault("e", 0.25)
+target = target * (x + n["t"]) + n["e"] + n["f"] + n.get("g", 7.0) + ("g" in n) * 2.0
+"""
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
@@ -488,6 +533,11 @@ EQUAL = {
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),
     "loops and comprehensions over known lengths": ({"learn": SEQUENCES},),
+    "draws and gradients in comprehensions and map; one of two dictionaries": (
+        {"learn": DRAWN},
+        "Central",
+    ),
+    "entries that are asked for": ({"learn": ASKED}, "Central"),
     "breaks in both branches, and in a while; means of each environment": (
         {"learn": EARLY + MEANS},
     ),

@@ -55,9 +55,6 @@ REFUSED = {
     "for x in ^obs[0]:\n    target = x": "a loop over this",
     "for k in (1, 2):\n"
     "    target = target + ^msrl.uniform(8, k)": "a draw of another size than in the turn before",
-    "parts = [^msrl.gradient(self.loss, self.net, obs, action, k * target) for k in (1, 2)]": (
-        "in an unrolled loop"
-    ),
     "for k in (1, 2):\n"
     "    for (a,) in msrl.minibatches(2, ^(reward,)):\n        b = a": "in an unrolled loop",
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
@@ -101,8 +98,7 @@ REFUSED = {
     "a = []\nb = (a, 1)\n^a.append(reward)": "which `b` holds too",
     "a = []\n"
     "def f(x):\n    ^x.append(reward)\n    return x[0]\ntarget = f(a)": "in place of `x`, which",
-    "a, b = [0.0], [1.0]\nif msrl.mean(reward) > 0:\n"
-    "    a = b\n^a[0] = reward": "which a condition or a loop may make another one",
+    "a, b = [0.0], [1.0]\nif msrl.mean(reward) > 0:\n    a = b\n^a[0] = reward": "which `b` is too",
     "a, b = [0.0], [1.0]\nfor i in msrl.epochs(2):\n"
     "    ^a[0] = a[0] * 2.0\n    a = b": "which a condition or a loop may make another one",
     "a = [reward]\nfor x in a:\n    ^a.append(x)": "a change of `a` in a loop over it",

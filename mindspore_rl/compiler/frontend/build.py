@@ -22,7 +22,7 @@ from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
-from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, marks, unmarked
+from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, joined
 from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
@@ -399,7 +399,11 @@ class _Builder(ExpressionReader):
             for target in node.targets:
                 if isinstance(target, ast.Attribute):
                     self.assignments.fail_target(target)
-            value = self.calls.as_number(node, self.expression(node.value))
+            parts = None
+            if isinstance(node.targets[0], (ast.Tuple, ast.List)):  # `a, b = map(f, xs)`
+                parts = self.sequences.starred(node.value)
+            value = self.expression(node.value) if parts is None else parts
+            value = self.calls.as_number(node, value)
             for target in node.targets:
                 self.assignments.assign(target, value)
                 if isinstance(target, ast.Name):
@@ -508,8 +512,14 @@ class _Builder(ExpressionReader):
         for statements in (node.body, node.orelse):
             outer, self.draft.scope = self.draft.scope, Scope(outer=self.draft.scope)
             self.frame.names = dict(before)
+            known = self.perhaps.known_in(node.test, statements is node.body)
+            self.frame.names |= known
+            for name in known.keys() & changed:
+                self.assignments.assign(ast.Name(name, ast.Store()), known[name])
             for statement in statements:
                 self.statement(statement)
+            for name in known.keys() - changed:
+                self.frame.names[name] = before[name]
             scopes.append(self.draft.scope)
             ends.append(self.frame.names)
             self.draft.scope = outer
@@ -539,8 +549,7 @@ class _Builder(ExpressionReader):
                 )
         self.frame.names = other | taken
         for name in changed & taken.keys() & other.keys():
-            if marks(taken[name]) != marks(other[name]):  # one of two lists
-                self.frame.names[name] = unmarked(taken[name])
+            self.frame.names[name] = joined(taken[name], other[name])
         self.loops.end_of(own, "a condition")
         self.assignments.remember(forgotten)
         body, orelse = (tuple(scope.items) for scope in scopes)

@@ -65,7 +65,7 @@ SAME_SIZES += ("stop_gradient", "tanh", "zeros_like")
 """Operators and methods whose result has the sizes of their first argument."""
 BY_ELEMENT = ("logical_and", "logical_not", "logical_or", "maximum", "minimum", "where")
 """Operators whose result has the sizes of their arguments."""
-_POSITION = ("scope", "conditions", "perhaps", "unrolled", "comprehended", "unrolled_in", "place")
+_POSITION = ("scope", "conditions", "perhaps", "unrolled", "unrolled_in", "place")
 
 
 @dataclass
@@ -80,7 +80,6 @@ class Draft:
             early.
         perhaps: how many `if` on a run-time condition are open.
         unrolled: how many unrolled loops and comprehensions of several turns are open.
-        comprehended: how many comprehensions of these.
         unrolled_in: the number of loops and of run-time conditions around the outermost unrolled
             loop; None outside of one.
         arrays: see `Frame`.
@@ -106,7 +105,6 @@ class Draft:
     conditions: int = 0
     perhaps: int = 0
     unrolled: int = 0
-    comprehended: int = 0
     unrolled_in: tuple[int, int] | None = None
     arrays: set[str] = field(default_factory=set)
     tuples: set[str] = field(default_factory=set)
@@ -150,6 +148,19 @@ class Draft:
                 setattr(self, name, value)
             self.loops[:] = loops
             raise
+
+    @contextlib.contextmanager
+    def turns(self, count: int) -> Iterator[None]:
+        """Reads the turns of an unrolled loop or comprehension; one turn is read as if alone."""
+        outer, several = self.unrolled_in, count > 1
+        if several and outer is None:
+            self.unrolled_in = (len(self.loops), self.conditions)
+        self.unrolled += several
+        try:
+            yield
+        finally:  # also at a `return`
+            self.unrolled -= several
+            self.unrolled_in = outer
 
     # ---- operations ------------------------------------------------------------------------
 

@@ -149,6 +149,7 @@ class ExpressionReader:
                 self.record(node),
                 self.field_by_name(node),
                 self.sequences.made(node),
+                self.perhaps.got(node),
                 self.functions.partial(node),
             )
             if (struct := next((one for one in made if one is not None), None)) is not None:

@@ -62,7 +62,7 @@ class GrownLists:
     def begin(
         self,
         node: ast.stmt,
-        holders: Callable[[object], Iterator[str]],
+        holders: Callable[[frozenset], Iterator[str]],
         chosen: Container[str] | None = None,
     ) -> None:
         """Makes arrays of the lists that a loop or a condition appends to.
@@ -105,8 +105,8 @@ class GrownLists:
                 if grows and isinstance(func.value, ast.Name):  # type: ignore[union-attr]
                     yield call
 
-    def _is_own(self, struct: Listed, holders: Callable[[object], Iterator[str]]) -> bool:
-        return struct.mark is not None and next(holders(struct.mark), None) is None
+    def _is_own(self, struct: Listed, holders: Callable[[frozenset], Iterator[str]]) -> bool:
+        return bool(struct.mark) and next(holders(struct.mark), None) is None
 
     def _made(self, name: str, struct: Listed) -> Grown:
         draft = self.draft

@@ -15,7 +15,7 @@ from typing import Any
 from mindspore_rl.compiler.frontend.break_to_flag import at
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.grown import GROWS, Grown
-from mindspore_rl.compiler.frontend.records import Entries, Listed, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Listed, parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var
 
 METHODS = ("append", "extend", "insert", "reverse", "update")
@@ -160,6 +160,11 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return node
         method, base, key = call.func.attr, call.func.value, None
+        match call.args:
+            case [asked, value] if method == "setdefault" and isinstance(base, ast.Name):
+                there = ast.Compare(asked, [ast.NotIn()], [base])
+                entry = ast.Subscript(ast.Name(base.id, ast.Load()), asked, ast.Store())
+                return self.visit_If(at(node, ast.If(there, [ast.Assign([entry], value)], [])))
         if _is_entry(base):  # `d["key"].append(x)`
             base, key = base.value, base.slice  # type: ignore[attr-defined]
         if method not in METHODS or not isinstance(base, ast.Name):
@@ -372,7 +377,7 @@ class Changes:
             return self._fill(struct, node)
         if not isinstance(struct, (Listed, Entries)):
             return False
-        if struct.mark is None:
+        if not struct.mark:
             frame.fail(
                 node,
                 f"a change in place of `{name}`, which a condition or a loop may make another one,",
@@ -445,15 +450,15 @@ class Changes:
             self.draft.fail(node, "`update` by something that is not a dictionary", "")
         return Entries.of(self.reader.perhaps.merged(struct, more), struct)
 
-    def holders(self, mark: object) -> Iterator[str]:
+    def holders(self, mark: frozenset[object]) -> Iterator[str]:
         """Yields what else holds the list or dictionary with a mark, after its first name."""
         found = [
             f"`{name}` is"
-            if isinstance(struct, (Listed, Entries)) and struct.mark is mark
+            if isinstance(struct, (Listed, Entries)) and struct.mark & mark
             else f"`{name}` holds"
             for frame in self.draft.frames
             for name, struct in frame.names.items()
-            if _holds(struct, mark)
+            for _ in range(_held(struct, mark))
         ]
         yield from found[1:]
 
@@ -471,37 +476,38 @@ def _instead(node: Any, struct: Any) -> str:
     return f"make a new value: {name} = {new.get(kind, f'{{**{name}, **{given[0]}}}')}"
 
 
-def _holds(struct: Struct, mark: object) -> bool:
+def _held(struct: Struct, mark: frozenset[object]) -> int:
+    """Counts how often a value may hold a list or dictionary with a mark."""
+    parts: Any = ()
     if isinstance(struct, Static):
         value = struct.value
-        parts: Any = ()
         if isinstance(value, Inner):
             parts = value.defaults.values()
         elif isinstance(value, Partial):
             parts = (*value.args, *value.keywords.values(), Static(value.function))
-        return any(_holds(part, mark) for part in parts)
-    if getattr(struct, "mark", None) is mark:
-        return True
-    parts = struct.values() if isinstance(struct, dict) else struct
-    return isinstance(struct, (tuple, dict)) and any(_holds(part, mark) for part in parts)
+    elif isinstance(struct, (tuple, dict)):
+        parts = parts_of(struct)
+    own = bool(getattr(struct, "mark", frozenset()) & mark)
+    return own + sum(_held(part, mark) for part in parts)
+
+
+def joined(one: Struct, other: Struct) -> Struct:
+    """Returns the value of one branch, whose lists and dictionaries may be those of the other."""
+    if not isinstance(one, (tuple, dict)):
+        return one
+    others = [other[key] for key in one] if isinstance(one, dict) else other
+    made = rebuilt(one, map(joined, parts_of(one), others))
+    if isinstance(made, (Listed, Entries)):
+        mark: frozenset[object] = getattr(other, "mark", frozenset())
+        made.mark = made.mark | mark if made.mark and mark else frozenset()
+    return made
 
 
 def unmarked(struct: Struct) -> Struct:
     """Returns a value whose lists and dictionaries can no longer be changed in place."""
     if not isinstance(struct, (tuple, dict)):
         return struct
-    parts = map(unmarked, struct.values() if isinstance(struct, dict) else struct)
-    made = rebuilt(struct, parts)
+    made = rebuilt(struct, map(unmarked, parts_of(struct)))
     if isinstance(made, (Listed, Entries)):
-        made.mark = None
+        made.mark = frozenset()
     return made
-
-
-def marks(struct: Struct) -> list[object]:
-    """Returns the identities of the lists and dictionaries in a value."""
-    if not isinstance(struct, (tuple, dict)):
-        return []
-    found = [getattr(struct, "mark", None)]
-    for part in struct.values() if isinstance(struct, dict) else struct:
-        found += marks(part)
-    return found

@@ -120,6 +120,7 @@ class Loops:
         self.frame.nested -= 1
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
+        self.reader.perhaps.behind(node)
 
     def _unrolled(self, node: ast.For) -> None:
         """Reads a loop over a sequence: its body, once for each part."""
@@ -129,12 +130,7 @@ class Loops:
         self.frame.live[turn] = self.frame.live[node] | loaded(node)
         parts = self.reader.sequences.of(node.iter, "a loop over this")
         self.reader.entered.add(node)
-        several = len(parts) > 1
-        self.draft.unrolled += several
-        outermost = several and self.draft.unrolled_in is None
-        if outermost:
-            self.draft.unrolled_in = (len(self.draft.loops), self.draft.conditions)
-        try:
+        with self.draft.turns(len(parts)):
             for part in parts:
                 self.assignments.assign(node.target, part)
                 if flag not in assigned(node.body):
@@ -145,10 +141,6 @@ class Loops:
                 self.reader.condition_statement(turn)
                 if self.frame.holds(turn.test) is False:
                     break
-        finally:  # also at a `return`
-            self.draft.unrolled -= several
-            if outermost:
-                self.draft.unrolled_in = None
         if ends:  # the last part was assigned, and Python would have left the loop before
             self.end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.records import Entries, rebuilt
 from mindspore_rl.compiler.frontend.scope import Perhaps, Scope, Static, Struct, Var
-from mindspore_rl.compiler.ir.ir import Branch, Expr, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, paths
 
 Carried = dict[tuple[str, int, int], set[tuple[str, Any]]]
 """The names and keys of entries that loops carry round, though they may be set first in them, and
@@ -49,6 +49,7 @@ class Choices:
 
     def __init__(self, reader: Any) -> None:
         self.reader, self.draft = reader, reader.draft
+        self._set_in_turn: dict[ast.For, list[tuple[str, Any]]] = {}
 
     # ---- loops -----------------------------------------------------------------------------
 
@@ -82,7 +83,8 @@ class Choices:
             if not new <= known and all(_may_lack(after[key]) for _, key in new):
                 raise Again(place, new)
             return before
-        reads = {read for op, _ in walk(tuple(scope.items)) for read in op.reads}
+        items = (item for item, _ in paths(tuple(scope.items)))
+        reads = {read for item in items for read in getattr(item, "reads", ())}
         set_first = {
             key: after[key]
             for key, part in before.items()
@@ -92,9 +94,21 @@ class Choices:
             and self.draft.loops[-1].count
             and part.given.name not in reads
         }
+        if self.draft.loops[-1].count:
+            pairs = ((key, after[key]) for key, part in before.items() if isinstance(part, Perhaps))
+            keys = [key for key, part in pairs if not isinstance(part, Perhaps)]
+            self._set_in_turn.setdefault(loop, []).extend((name, key) for key in keys)
         before = Entries.of({**before, **set_first}, before)
         frame.names[name] = self.level(frame.rename[name], (before, after), (Scope(), scope))[1]
         return before
+
+    def behind(self, loop: ast.For) -> None:
+        """Makes the entries that each turn of a loop sets, after it may have read them, known."""
+        names = self.draft.frame.names
+        for name, key in self._set_in_turn.pop(loop, ()):
+            if isinstance(part := names[name][key], Perhaps):
+                made = Entries.of({**names[name], key: part.value}, names[name])
+                self.reader.assignments.assign(ast.Name(name, ast.Store()), made)
 
     # ---- conditions ------------------------------------------------------------------------
 
@@ -171,6 +185,33 @@ class Choices:
         self.draft.emit("constant", (entry.given.name,), (str(given),))
         if not given:
             self.draft.emit("constant", (entry.value.name,), ("0.0",))
+
+    def got(self, call: ast.Call) -> Struct | None:
+        """Reads `metrics.get("loss", 0.0)`; returns None for any other call."""
+        frame = self.draft.frame
+        match call:
+            case ast.Call(ast.Attribute(owner, "get"), [key, *rest], []) if len(rest) < 2:
+                entries = frame.part(owner)
+            case _:
+                return None
+        if not isinstance(entries, dict):
+            return None
+        part = entries.get(frame.known(key))
+        if part is not None and not isinstance(part, Perhaps):
+            return part
+        if part is not None and not rest:
+            hint = f"give a number for then: {ast.unparse(call)[:-1]}, 0.0)"
+            self.draft.fail(call, f"`{ast.unparse(call)}`, which is perhaps None,", hint)
+        other = self.reader.expression(rest[0]) if rest else Static(None)
+        return other if part is None else self._chosen(part, other)
+
+    def known_in(self, test: ast.expr, holds: bool) -> dict[str, Struct]:
+        """Returns what a dictionary is where `"loss" in metrics` holds, or does not: all known."""
+        asked, names = self.draft.frame.asked(test), self.draft.frame.names
+        if asked is None or asked[2] is not holds:
+            return {}
+        name, key, _ = asked
+        return {name: Entries.of({**names[name], key: names[name][key].value}, names[name])}
 
     def merged(self, old: dict[Any, Struct], new: dict[Any, Struct]) -> dict[Any, Struct]:
         """Returns `old | new`, where entries that are perhaps not there leave the old ones."""

@@ -98,7 +98,7 @@ class Drawing:
         draft = self.draft
         inside = draft.unrolled_in == (len(draft.loops), draft.conditions)
         name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
-        if inside and not draft.comprehended and name in UNROLLED:
+        if inside and name in UNROLLED:
             return
         if self.draft.unrolled:
             hint = "a call for each part, on lines of their own, or a loop over range(n)"

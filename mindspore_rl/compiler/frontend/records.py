@@ -84,16 +84,16 @@ class Listed(tuple):
     """The parts of a list of the program.
 
     Attributes:
-        mark: the list's identity: what is read of one list has the same mark.
+        mark: the identities of the lists that it may be; empty if they are not known.
     """
 
-    mark: object
+    mark: frozenset[object]
 
     @classmethod
     def of(cls, parts: Iterable[Any], like: Any = None) -> "Listed":
         """Makes the parts of a list: a new one, or one that has been read already."""
         made = cls(parts)
-        made.mark = object() if like is None else like.mark
+        made.mark = frozenset([object()]) if like is None else like.mark
         return made
 
 
@@ -104,13 +104,13 @@ class Entries(dict):
         mark: see `Listed`.
     """
 
-    mark: object
+    mark: frozenset[object]
 
     @classmethod
     def of(cls, entries: Any, like: Any = None) -> "Entries":
         """Makes the entries of a dictionary: a new one, or one that has been read already."""
         made = cls(entries)
-        made.mark = object() if like is None else like.mark
+        made.mark = frozenset([object()]) if like is None else like.mark
         return made
 
 

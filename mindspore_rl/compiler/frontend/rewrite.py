@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.compiler.frontend.scope import Gone, Static, is_literal, literal
+from mindspore_rl.compiler.frontend.scope import Gone, Perhaps, Static, is_literal, literal
 from mindspore_rl.compiler.ir.ir import Expr
 
 Rewrite = Callable[[ast.expr], ast.expr]
@@ -59,7 +59,7 @@ class Rewriter(ast.NodeTransformer):
         if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
-        made = (reader.record, reader.field_by_name, reader.sequences.made)
+        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.perhaps.got)
         for read in (reader.grown.called, reader.each, *made):
             if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
@@ -113,6 +113,16 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(test, ast.Constant):
             return self.visit(node.body if test.value else node.orelse)
         return ast.IfExp(test, self._perhaps(node.body), self._perhaps(node.orelse))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+        if (asked := self.reader.frame.asked(node)) is None:
+            return self.generic_visit(node)
+        name, key, there = asked
+        part = self.reader.frame.names[name].get(key)
+        if not isinstance(part, Perhaps):
+            return ast.Constant(bool(self.reader.frame.holds(node)))
+        given = self.reader.operand(part.given, node, self.reads)
+        return given if there else self._call("opposite", given)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
         if not isinstance(node.op, ast.Not):

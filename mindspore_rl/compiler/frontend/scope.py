@@ -289,6 +289,10 @@ class Frame:
             return is_none
         if (of_all := self._any_or_all(condition)) is not None:
             return of_all
+        if (asked := self.asked(condition)) is not None:
+            name, key, there = asked
+            entries = self.names[name]
+            return None if isinstance(entries.get(key), Perhaps) else (key in entries) is there
         known, value = self.static(self.with_sizes(condition, rows=False))
         if known:
             return None if is_array(value) else bool(value)
@@ -300,6 +304,14 @@ class Frame:
             if holds in (None, deciding):
                 break
         return holds
+
+    def asked(self, node: ast.expr) -> tuple[str, Any, bool] | None:
+        """Returns the parts of `"loss" in metrics`: name, key, and whether it is to be there."""
+        match node:
+            case ast.Compare(left, [ast.In() | ast.NotIn() as operator], [ast.Name(name)]):
+                if isinstance(self.names.get(name), dict):
+                    return name, self.known(left), isinstance(operator, ast.In)
+        return None
 
     def _any_or_all(self, node: ast.expr) -> bool | None:
         """Decides `any(xs)` and `all(f(x) for x in xs)` of known parts; else returns None."""

@@ -132,11 +132,12 @@ class Sequences:
             if isinstance(function, ast.Lambda):
                 self.draft.frame.names["mapped"] = self.reader.expression(function)
                 function = ast.copy_location(ast.Name("mapped", ast.Load()), function)
-            for each in zip(*parts, strict=False):
-                self.draft.frame.names |= dict(zip(names, each, strict=True))
-                given: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
-                one = ast.copy_location(ast.Call(function, given, []), call)
-                found.append(self.reader.expression(ast.fix_missing_locations(one)))
+            with self.draft.turns(min(map(len, parts), default=0)):
+                for each in zip(*parts, strict=False):
+                    self.draft.frame.names |= dict(zip(names, each, strict=True))
+                    given: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
+                    one = ast.copy_location(ast.Call(function, given, []), call)
+                    found.append(self.reader.expression(ast.fix_missing_locations(one)))
         finally:
             self.draft.frame.names = before
         return tuple(found)
@@ -256,23 +257,19 @@ class Sequences:
             return
         loop = loops[0]
         parts = self.of(loop.iter, "a comprehension over this")
-        several = len(parts) > 1
-        for part in parts:
-            self.draft.unrolled += several
-            self.draft.comprehended += several
-            for name, value in self.reader.assignments.bindings(loop.target, part):
-                self.draft.frame.names[name] = value
-            holds = [self.draft.frame.holds(condition) for condition in loop.ifs]
-            if None in holds and False not in holds:
-                self.draft.fail(
-                    made,
-                    "a comprehension with a condition that is known only at run time",
-                    "its length must be known now: choose values with ops.where",
-                )
-            if all(holds):
-                yield from self._elements(made, loops[1:])
-            self.draft.unrolled -= several
-            self.draft.comprehended -= several
+        with self.draft.turns(len(parts)):
+            for part in parts:
+                for name, value in self.reader.assignments.bindings(loop.target, part):
+                    self.draft.frame.names[name] = value
+                holds = [self.draft.frame.holds(condition) for condition in loop.ifs]
+                if None in holds and False not in holds:
+                    self.draft.fail(
+                        made,
+                        "a comprehension with a condition that is known only at run time",
+                        "its length must be known now: choose values with ops.where",
+                    )
+                if all(holds):
+                    yield from self._elements(made, loops[1:])
 
 
 def is_cells(struct: Struct) -> bool:
