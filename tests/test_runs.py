@@ -130,9 +130,14 @@ ODD = """
 import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+made = []
+
 class Odd(gymnasium.Env):
     observation_space = Dict(place=Box(-1, 1, (2,)), kind=Discrete(3))
     action_space = MultiDiscrete([2, 3], start=[4, 0])
+
+    def __init__(self):
+        made.append(self)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -153,6 +158,12 @@ def test_a_policy_is_played_by_hand_in_an_environment_of_other_spaces(tmp_path):
     obs, _ = env.reset(seed=1)
     assert obs.shape == (5,)
     assert env.step(run.policy(obs))[3]
+    made = sys.modules[type(env.unwrapped).__module__].made
+    before = len(made)
+    train(
+        "a2c", env=name, **HERE, policy="MultipleLearners", total_steps=16, run_dir=tmp_path / "b"
+    )
+    assert len(made) - before == 1 + SMALL["num_envs"]  # analysed before; built for its spec once
 
 
 @pytest.mark.parametrize(

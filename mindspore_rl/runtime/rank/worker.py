@@ -19,7 +19,6 @@ from mindspore_rl.communication.group import Group, HostGroup, debug_group, mind
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, is_mpi_error
-from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.errors import (
     EnvironmentFailure,
     MsrlError,
@@ -70,7 +69,7 @@ def run_worker(
 
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             mindspore_device.use(plan.device, compiled=plan.compiled)
-            load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
+            load_trainer(plan.algorithm, plan.config, rank.spec)
         runtime = (kind or FragmentRuntime)(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
         name = f"fragment_{abs(hash((str(path), number)))}_{path.stem}"
