@@ -261,8 +261,8 @@ def draws_from_shared(env: Any) -> str:
         where = "a generator of its class or file"
     return (
         f"it draws from {where}, which the environments of a rank share: with "
-        "another number of workers its episodes are others; draw from self.np_random, which "
-        "super().reset(seed=seed) seeds"
+        "another number of workers, and resumed, its episodes are others; draw "
+        "from self.np_random, which super().reset(seed=seed) seeds"
     )
 
 

@@ -30,7 +30,7 @@ from mindspore_rl.errors import (
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.platform import gpu, interpreter
 from mindspore_rl.platform.user_modules import passing_module
-from mindspore_rl.programs import load_trainer
+from mindspore_rl.programs import load_trainer, seeded
 from mindspore_rl.runtime.heartbeat import Stamps, sent
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
@@ -183,7 +183,8 @@ def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | N
             os.sched_setaffinity(0, settings.cores[comm.rank])
             comm.spin_s = OWN_CORE_SPIN_S
         threads = len(settings.cores[comm.rank]) if settings.cores else 1
-        run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads, kind)
+        with seeded(plan.seed, comm.rank):  # for environments that draw from them
+            run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads, kind)
     except BaseException:  # noqa: BLE001
         print(shortened(traceback.format_exc()), file=sys.stderr, flush=True)
         _exit()
