@@ -156,7 +156,8 @@ class PettingZooVector(LoopVector):
             raise self._failure(
                 i,
                 f"{', '.join(sorted(over) or missing)} ended before the other agents, "
-                "expected the episode to end for all together",
+                "expected the episode to end for all together: let those that are gone observe "
+                "zeros and get rewards of 0 until then, as SuperSuit's black_death does",
             )
         for agent in self._agents:
             if not are_trainable(rewards[agent]):
