@@ -21,6 +21,7 @@ from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
 from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
+from mindspore_rl.programs import seeded
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.cores import pin_cores
@@ -200,7 +201,8 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
     watcher = threading.Thread(target=_watch, args=arguments, name="monitor")
     watcher.start()
     try:
-        with _crashes_told(run_dir), watch.interruption.raised_at_second():
+        seed = watch.plan.seed
+        with _crashes_told(run_dir), seeded(seed), watch.interruption.raised_at_second():
             if len(pairs) == 1:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
                 # The core is only reserved; this process is not pinned.

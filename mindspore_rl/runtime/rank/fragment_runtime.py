@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.registry import make_graph
-from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, RECORDS, Counts
 from mindspore_rl.programs import load_trainer
@@ -56,10 +55,9 @@ class FragmentRuntime(ShareRuntime):
         if rank.stepping and plan.in_graph:
             environment = make_graph(plan.environment)
         if rank.fragment.needs_tensors:
-            spec = environment_spec(plan.environment)
-            trainer = load_trainer(plan.algorithm, plan.config, spec)
+            trainer = load_trainer(plan.algorithm, plan.config, rank.spec)
             if lag := rank.fragment.lag:
-                second = load_trainer(plan.algorithm, plan.config, spec)
+                second = load_trainer(plan.algorithm, plan.config, rank.spec)
                 self._older = OlderParameters(trainer, second, lag)
         share = whole_share(rank, trainer, threads)
         self.state = RankState(share, self._older)

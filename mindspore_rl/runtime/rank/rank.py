@@ -1,10 +1,13 @@
 """One process of a job: its place in the plan, and its lines to the others."""
 
+import functools
 import threading
 from pathlib import Path
 
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.link import Link
+from mindspore_rl.environments import registry
+from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.rl.random import Agents
@@ -66,6 +69,11 @@ class Rank:
         self._stamps.write(self.number, self.iteration, stage)
         if self.profile is not None:
             self.profile.stage(stage)
+
+    @functools.cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The environment's spec, for which one is built."""
+        return registry.spec(self.plan.environment)
 
     @property
     def iterations_done(self) -> int:

@@ -199,7 +199,7 @@ class RankState:
             self._take_carried(arrays, anew=stateless or others)
             if not (stateless or others):
                 self._take_environments(arrays)
-            elif not others and self._share.vector is not None:
+            elif not (others or rank.plan.load_at) and self._share.vector is not None:
                 rank.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(
