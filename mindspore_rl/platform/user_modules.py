@@ -273,6 +273,14 @@ def statement_in(lines: Sequence[str]) -> ast.stmt:
     return first.body[0] if isinstance(first, ast.If) else first
 
 
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes in a node; functions and classes in it themselves, but not their parts."""
+    for part in ast.iter_child_nodes(node):
+        yield part
+        if not isinstance(part, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from own_nodes(part)
+
+
 def split_environment(name: str) -> tuple[Path, str] | None:
     """Splits "path/to/file.py:Name" into file and name; None: not an environment of the user's."""
     path, colon, own = name.rpartition(":")

@@ -24,8 +24,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.ir import Expr
-from mindspore_rl.platform.user_modules import statement_in
-from mindspore_rl.rl.by_place import returns
+from mindspore_rl.platform.user_modules import own_nodes, statement_in
 
 LOSS = (
     "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
@@ -363,7 +362,8 @@ def width(function: Any) -> int | None:
             return None
     else:
         tree = function.tree
-    values = [tree.body] if isinstance(tree, ast.Lambda) else [r.value for r in returns(tree)]
+    values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
+    values = [tree.body] if isinstance(tree, ast.Lambda) else values
     found = {_width_of(value, function, tree) for value in values}
     return found.pop() if len(found) == 1 else None
 
