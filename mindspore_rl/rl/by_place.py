@@ -41,12 +41,12 @@ class Named:
 
     @property
     def has_names(self) -> bool:
-        """Whether it is more than a tuple."""
+        """True if it is more than a tuple."""
         return self.kind is not tuple or any(part and part.has_names for _, part in self.parts)
 
     @property
     def form(self) -> Form:
-        """Its form as a record."""
+        """The form that it has as a record."""
         if self.kind is tuple:
             return ()
         return tuple((name, part.form if part else ()) for name, part in self.parts)

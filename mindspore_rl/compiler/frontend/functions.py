@@ -52,7 +52,7 @@ class Inner:
 
     @property
     def name(self) -> str:
-        """Its name, for errors."""
+        """The function's name, for errors."""
         return getattr(self.tree, "name", "lambda")
 
 
@@ -352,7 +352,7 @@ class Functions:
 def width(function: Any) -> int | None:
     """Returns how many values each `return` of a function names; None if that is not written.
 
-    What a method of an attribute of its object returns is looked up: `return self.net.sample(obs)`.
+    `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
     if not isinstance(function, Inner):
         known = inspect.unwrap(getattr(function, "__func__", function))

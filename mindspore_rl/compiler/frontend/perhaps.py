@@ -16,10 +16,10 @@ the names of lists that conditions make longer; by the places of loops and condi
 
 
 LIST = None
-"""In place of a key: the name is of a list, to which one branch of a condition appends."""
+"""Stands for a key: the name is of a list, to which one branch of a condition appends."""
 
 NUMBER = ...
-"""In place of a key: the name is a number that one branch of a condition sets before it is read."""
+"""Stands for a key: the name is a number that one branch of a condition sets before it is read."""
 
 
 class Again(Exception):  # noqa: N818

@@ -151,7 +151,7 @@ class Sequences:
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
         """Reads the arguments of `zip`.
 
-        What a loss returns, and an array whose rows are not counted now, are as long as the others.
+        A loss's results, and an array with an unknown number of rows, are as long as the others.
         """
         frame, uncounted = self.draft.frame, dict[ast.expr, tuple[Var, bool]]()
         for arg in call.args:
