@@ -219,7 +219,7 @@ def build_trained(
                 "whose numbers have another order or meaning: name another --env"
             )
         played = dataclasses.replace(played, layout=plan.layout)
-    # Who learnt against itself plans so against an opponent, too.
+    # A policy that learnt against itself plans against an opponent in the same way.
     played = dataclasses.replace(played, two_players=trained.two_players)
     if text := warning(env):
         say(f"{env}: {text}")

@@ -17,7 +17,7 @@ PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel 
 
 @dataclass(frozen=True)
 class Read:
-    """How a product of many matrices reads an argument, before it is transposed.
+    """Reading of an argument by a product of many matrices, before it is transposed.
 
     Attributes:
         shape: of the matrices, for the whole batch.

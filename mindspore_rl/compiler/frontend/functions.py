@@ -24,8 +24,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.ir import Expr
-from mindspore_rl.platform.user_modules import statement_in
-from mindspore_rl.rl.by_place import returns
+from mindspore_rl.platform.user_modules import own_nodes, statement_in
 
 LOSS = (
     "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
@@ -53,7 +52,7 @@ class Inner:
 
     @property
     def name(self) -> str:
-        """Its name, for errors."""
+        """The function's name, for errors."""
         return getattr(self.tree, "name", "lambda")
 
 
@@ -353,7 +352,7 @@ class Functions:
 def width(function: Any) -> int | None:
     """Returns how many values each `return` of a function names; None if that is not written.
 
-    What a method of an attribute of its object returns is looked up: `return self.net.sample(obs)`.
+    `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
     if not isinstance(function, Inner):
         known = inspect.unwrap(getattr(function, "__func__", function))
@@ -363,7 +362,8 @@ def width(function: Any) -> int | None:
             return None
     else:
         tree = function.tree
-    values = [tree.body] if isinstance(tree, ast.Lambda) else [r.value for r in returns(tree)]
+    values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
+    values = [tree.body] if isinstance(tree, ast.Lambda) else values
     found = {_width_of(value, function, tree) for value in values}
     return found.pop() if len(found) == 1 else None
 

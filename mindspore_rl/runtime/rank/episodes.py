@@ -77,7 +77,7 @@ class EpisodeCounter:
     def take_finished(self) -> list[Episode]:
         """Returns the episodes that ended since the last call.
 
-        Of episodes without `info`, those that cannot change a metric may be missing.
+        Episodes without `info` may be missing if they cannot change a metric.
         """
         finished = list(self._finished)
         self._finished.clear()

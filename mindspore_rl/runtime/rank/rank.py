@@ -17,7 +17,7 @@ from mindspore_rl.runtime.rank.background import Background
 from mindspore_rl.runtime.rank.episodes import Goal
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
 
-METRICS_POLL_S = 0.001
+METRICS_WAIT_S = 0.05
 
 
 class Rank:
@@ -112,9 +112,10 @@ class Rank:
 
         Returns: False if the coordinator is gone. It answers also a rank that has failed.
         """
-        while not self._logged.acquire(timeout=METRICS_POLL_S):
+        while not self._logged.acquire(blocking=False):
             if self.link.closed:
                 return False
+            self.link.wait(METRICS_WAIT_S)  # without the lock: the loop may take the message first
             with self._listening:
                 self._listen()
         return True

@@ -53,8 +53,8 @@ class RankState:
     def save(self) -> None:
         """Gathers all ranks' state on rank 0, which begins to write the checkpoint.
 
-        Each rank writes its replay itself. Nobody waits for the disk, unless it still has the
-        checkpoint before to write.
+        Each rank writes its replay itself. No rank waits for the disk, unless the checkpoint before
+        is still being written.
         """
         rank = self._rank
         rank.background.wait()
