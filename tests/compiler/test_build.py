@@ -495,7 +495,8 @@ def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
             r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
         (
-            "noises = [msrl.uniform(16, self.config.seed) for _ in range(2)]",
+            "for _ in (1, 2):\n    for _ in msrl.epochs(2):\n"
+            "        noise = msrl.uniform(16, self.config.seed)",
             r"`noise = msrl.uniform\(16, n \* self.config.seed\)`, whose part i",
         ),
         (
