@@ -30,7 +30,7 @@ PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
 REMEMBERING = ("torso=gru", "state_size=16", "segment_steps=8")
 KEPT = ("num_envs=8", "learning_starts=64", "replay_size=2000", "updates=2", "batch_size=32")
 RANKED = ("priority=0.6",)
-WINDOWS = ("learning_starts=64", "replay_size=400", "updates=2", "batch_size=16")
+WINDOWS = ("learnt_steps=16", "learning_starts=64", "replay_size=400", "updates=2", "batch_size=16")
 ASYNCHRONOUS = ("--schedule", "order=asynchronous", "--policy")
 
 
