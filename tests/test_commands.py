@@ -273,6 +273,7 @@ def test_an_algorithm_may_follow_a_flag_of_several_values(words, algorithm):
         ("eval runs/none --seed 4294967296", "--seed: 4294967296, expected 0 to 4294967295"),
         ("eval runs/none --episodes 0", "--episodes: 0, expected at least 1"),
         ("train ppo --workers 0", "--workers: 0, expected at least 1"),
+        ("train ppo --schedule lag=1,lag=2", "lag=1 and lag=2, expected each key once"),
         ("trian ppo", "argument COMMAND: 'trian': did you mean train?"),
         ("dataset shwo d", "argument COMMAND: 'shwo': did you mean show?"),
         ("dataset foo", "'foo': expected one of import, record, show; see msrl dataset --help"),

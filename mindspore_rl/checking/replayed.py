@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from mindspore_rl import programs
+from mindspore_rl.api import Trainer
 from mindspore_rl.checking.compared import METRIC, PARAMETERS, REPLAYED_TOL, Compared, compared
 from mindspore_rl.checking.plain import draws_of
-from mindspore_rl.compiler.frontend.build import read
+from mindspore_rl.compiler.analysis.infer import infer
+from mindspore_rl.compiler.analysis.own_rows import OWN_ROWS
+from mindspore_rl.compiler.frontend.build import build, read
+from mindspore_rl.compiler.ir.ir import walk
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import MsrlError
+from mindspore_rl.errors import MsrlError, ProgramError
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.parameters import named_parameters
@@ -59,6 +63,7 @@ def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compare
     for then, log in starts:
         trainer = programs.load_trainer(then.algorithm, then.config, spec(then.environment))
         program = read(trainer)
+        _check_rows(trainer, then)
         names = Names(draws_of(program), program.draft.locals)
         loop = ReplayedLoop(trainer, then, log, after_update, names, state)
         loop.run()
@@ -91,6 +96,23 @@ def _starts(run_dir: Path) -> tuple[Plan, list[tuple[Plan, Arrived]]]:
         (replace(then, algorithm=plan.algorithm, environment=plan.environment), log)
         for then, log in found
     ]
+
+
+def _check_rows(trainer: Trainer, plan: Plan) -> None:
+    """Checks that the loop of an actor alone computes with rows of its own environments."""
+    sender = next(f for f in plan.fragments if plan.arrivals and f.name == plan.arrivals.sender)
+    if len(sender.shares) == 1:
+        return
+    built = build(trainer, plan.algorithm["name"])
+    for op, loops in walk(infer(built, trainer, plan.compiled, cached=True).body):
+        # `take_rows` cuts those that an iteration hands on to the next.
+        if op.name.startswith(OWN_ROWS) and (loops or op.targets[0] not in plan.carried):
+            raise ProgramError(
+                f"{op.where}\n  this array is made of numbers and has a row for each of all "
+                "environments. A job gives each actor its own rows; the plain loop of one actor "
+                "cannot take them: make it of a value that has rows, such as "
+                "ops.zeros_like(obs[:, 0])"
+            )
 
 
 def _first_state(run_dir: Path, resume: str) -> State | None:

@@ -234,7 +234,8 @@ def with_file(job: Job) -> Job:
                     f"{path}: schedule is {value!r}, expected a mapping, for example "
                     "`schedule: {order: asynchronous, staleness: 4}`"
                 )
-            given[name] = ",".join((*schedule_words(value), *schedule_words(job.schedule)))
+            words = (*schedule_words(value), *schedule_words(job.schedule))
+            given[name] = ",".join({word.partition("=")[0]: word for word in words}.values())
         elif getattr(job, name) is None:
             given[name] = options(type(job))[name].read(path, value)
     return dataclasses.replace(job, config=keys, **given)
@@ -382,11 +383,19 @@ def _policy(
 
 
 def schedule_words(schedule: str | Mapping[str, object] | None) -> list[str]:
-    """Returns the keys of a schedule, as `key=value`; a word alone is the order."""
+    """Returns the keys of a schedule, as `key=value`; a word alone is the order.
+
+    Raises:
+        ConfigError: a key is given twice.
+    """
     if isinstance(schedule, Mapping):
         return [f"{key}={value}" for key, value in schedule.items()]
     words = [word.strip() for word in (schedule or "").split(",")]
-    return [word if "=" in word else f"order={word}" for word in words if word]
+    found = [word if "=" in word else f"order={word}" for word in words if word]
+    keys = [word.partition("=")[0] for word in found]
+    if twice := [word for word, key in zip(found, keys, strict=True) if keys.count(key) > 1]:
+        raise ConfigError(f"schedule: {' and '.join(twice)}, expected each key once; leave one out")
+    return found
 
 
 def _absolute(environment: str) -> str:

@@ -366,12 +366,16 @@ def _asynchronous() -> list[Row]:
             *("lag=0", 1.6, "lag=1"),
             **coarse,
         ),
-        _scheduled(
-            "uneven",
-            "IMPALA CartPole, 16 x 5, four actors, a step takes 1 ms, one in fifty 50 ms",
-            Task("impala", env, 16, 5),
-            *("synchronous", 2.4, "order=asynchronous,staleness=64"),
-            **(coarse | four),
+        *(
+            _scheduled(
+                name,
+                f"IMPALA CartPole, 16 x {steps}, four actors, a step takes 1 ms, one in fifty "
+                "50 ms",
+                Task("impala", env, 16, steps),
+                *("synchronous", 2.4, "order=asynchronous,staleness=64"),
+                **(coarse | four),
+            )
+            for name, steps in (("uneven", 5), ("uneven-short", 2))
         ),
         _scheduled(
             "uneven-steps",

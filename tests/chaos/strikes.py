@@ -30,6 +30,7 @@ PPO = ("ppo", "update_epochs=1", "num_minibatches=2", "--policy")
 REMEMBERING = ("torso=gru", "state_size=16", "segment_steps=8")
 KEPT = ("num_envs=8", "learning_starts=64", "replay_size=2000", "updates=2", "batch_size=32")
 RANKED = ("priority=0.6",)
+WINDOWS = ("learnt_steps=16", "learning_starts=64", "replay_size=400", "updates=2", "batch_size=16")
 ASYNCHRONOUS = ("--schedule", "order=asynchronous", "--policy")
 
 
@@ -72,6 +73,8 @@ WORKS = (
     Work("Central, asynchronous", ("a2c", *ASYNCHRONOUS, "Central"), exact=False),
     Work("batches", ("impala", *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
     Work("records", ("dqn", *KEPT, *RANKED, *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
+    Work("sequences", ("r2d2", *WINDOWS, *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
+    Work("records of SAC", ("sac", *KEPT, *ASYNCHRONOUS, "SingleLearnerCoarse"), exact=False),
     Work("recurrent PPO", (*PPO, "SingleLearnerCoarse", *REMEMBERING)),
     Work("DQN", ("dqn", *KEPT, "--policy", "MultipleLearners")),
     Work("DQN by priority", ("dqn", *KEPT, *RANKED, "--policy", "SingleLearnerCoarse")),

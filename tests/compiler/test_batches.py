@@ -14,7 +14,7 @@ from mindspore_rl.checking.replayed import replay
 from mindspore_rl.compiler.frontend.build import read
 from mindspore_rl.compiler.pipeline import analyse, prepare
 from mindspore_rl.environments.registry import spec
-from mindspore_rl.errors import MsrlError, PolicyError
+from mindspore_rl.errors import MsrlError, PolicyError, ProgramError
 from mindspore_rl.jobs import registry
 from mindspore_rl.rl.parameters import named_parameters
 from mindspore_rl.runtime import arrivals_log, checkpoint
@@ -291,6 +291,23 @@ def test_a_learner_that_would_carry_a_value_is_refused_with_its_line(changes, to
     job = inproc.request(program, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
     with pytest.raises(PolicyError, match=told):
         prepare(job, tmp_path / "run")
+
+
+@pytest.mark.parametrize("before", ["for _ in msrl.iterations():", "for step in msrl.steps():"])
+def test_rows_made_of_numbers_are_refused_by_a_replay_with_their_line(before, tmp_path):
+    """A job gives each actor its own; the plain loop of an actor cannot."""
+    depth = 8 if "iterations" in before else 12
+    made = "scale = ops.ones((self.config.num_envs,), float32)"
+    changes = [
+        ("import nn", "import float32, nn"),
+        (before, f"{made}\n{' ' * depth}{before}"),
+        ("(obs, action, reward))", "(obs, action, reward * scale))"),
+    ]
+    file = program_with(tmp_path, changes)
+    job = inproc.request(file, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
+    run(dataclasses.replace(job, num_iterations=1), tmp_path / "run")
+    with pytest.raises(ProgramError, match=r": scale = ops.ones.*\n.*make it of a value"):
+        replay(tmp_path / "run", lambda done, total: None)
 
 
 def test_a_learner_that_asks_for_the_numbers_of_changing_environments_is_refused(tmp_path):

@@ -11,6 +11,8 @@ from mindspore_rl.plan.value import Value
 from mindspore_rl.platform.names import unused
 
 OPERATORS = "mindspore_rl.rl.operators"
+OWN_ROWS = "rows:"
+"""Beginning of the name of an operation that takes a replica's rows."""
 
 
 def take_own_rows(program: Program, num_envs: int) -> Program:
@@ -50,7 +52,7 @@ def take_own_rows(program: Program, num_envs: int) -> Program:
         parts[op.name] = (
             replace(op, targets=(whole,)),
             Op(f"env_index:{op.name}", "env_index", (numbers,), (), (), op.where),
-            Op(f"rows:{op.name}", "glue", (target,), (call,), (whole, numbers), op.where),
+            Op(f"{OWN_ROWS}{op.name}", "glue", (target,), (call,), (whole, numbers), op.where),
         )
     left = tuple(name for name in program.unsplittable if name not in found)
     body = with_ops(program.body, parts)

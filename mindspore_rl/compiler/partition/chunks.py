@@ -85,7 +85,10 @@ def _act_apart(partition: Partition) -> Partition:
         )
     acting, stepping = alone[0], partition.fragment(others[0])
     if act_for > stepping.replicas:
-        raise PolicyError(f"{asked}, and there are {stepping.replicas} replicas of {stepping.name}")
+        raise PolicyError(
+            f"{asked}, and there are {stepping.replicas} replicas of {stepping.name}; ask for "
+            f"act_for={stepping.replicas} at most, or for more workers"
+        )
     for loop, messages in loops:
         reason = _reason(partition, loop, messages, (acting,)) or _without_rows(partition, messages)
         if reason:

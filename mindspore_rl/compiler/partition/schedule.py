@@ -161,7 +161,9 @@ def _check_numbers(partition: Partition, sender: Fragment, consumer: Fragment) -
     """Checks that batches of one size can be made of whole messages."""
     schedule = partition.policy.schedule
     if schedule.drop_stale:
-        raise _refused(partition, "drop_stale drops gradients, and no row is ever dropped")
+        raise _refused(
+            partition, "drop_stale drops gradients, and no row is ever dropped; leave it out"
+        )
     served, left = divmod(sender.replicas, consumer.replicas)
     if left:
         raise _refused(
@@ -174,7 +176,8 @@ def _check_numbers(partition: Partition, sender: Fragment, consumer: Fragment) -
         each = f" for each {consumer.name}" if consumer.replicas > 1 else ""
         raise _refused(
             partition,
-            f"there are {served} replicas of {sender.name}{each} for gather={schedule.gather}",
+            f"there are {served} replicas of {sender.name}{each} for gather={schedule.gather}; ask "
+            f"for gather={served} at most, or for more workers",
         )
     if len({len(share) for share in sender.shares}) > 1:
         num_envs = sender.shares[-1].stop
