@@ -122,7 +122,7 @@ class Held:
             plan, cut = pipeline.prepare(request, run_dir, self._see)
         if plan.arrivals is not None:
             return self._replayed(case, request, plan, run_dir)
-        carried = held.names_in_source(plan, dict(cut.program.locals))
+        carried = held.names_in_source(plan, cut)
         unread = held.unread_sites(cut)
         self.unread.update(unread)
         reference = self._reference(request, carried)

@@ -33,9 +33,10 @@ from mindspore_rl.runtime.coordinator.run import run_job
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions
 
 
-def names_in_source(plan: Plan, sources: Mapping[str, str]) -> dict[str, str]:
+def names_in_source(plan: Plan, cut: Partition) -> dict[str, str]:
     """Returns a plan's carried variables with their names in the source."""
-    return {name: sources[name] for name in plan.carried}
+    names = dict(cut.program.locals)
+    return {name: names[name] for name in plan.carried}
 
 
 def unread_sites(cut: Partition) -> frozenset[str]:

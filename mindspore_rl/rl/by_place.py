@@ -112,7 +112,7 @@ def _copy(function: Callable, forms: dict[str, Form]) -> tuple[Callable, Named |
     inner = inspect.unwrap(getattr(function, "__func__", function))
     lines, first = inspect.getsourcelines(inner)
     reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first)
-    reader.visit(_definition(lines))
+    reader.read(_definition(lines))
     lines = reader.edited(lines)
     cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
     free = {name: cell.cell_contents for name, cell in cells} | reader.copies
@@ -302,8 +302,8 @@ class _Fields(ast.NodeVisitor):
             self._edit(node.slice, node.slice, str(names.index(key)))
         self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
-        """Reads the body: copies of a record's name are followed."""
+    def read(self, node: ast.FunctionDef) -> None:
+        """Reads the function's body: copies of a record's name are followed."""
         self.owner = (node.args.posonlyargs + node.args.args)[:1]
         for part in ast.walk(node):
             if isinstance(part, ast.Assign) and (form := self.form(part.value)):

@@ -54,7 +54,7 @@ def _reference(
     job: JobRequest, folder: Path, plan: Plan, cut: Partition, once: bool = False
 ) -> theorem.ReferenceRun:
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    names = held.names_in_source(plan, dict(cut.program.locals))
+    names = held.names_in_source(plan, cut)
     return theorem.run_reference(
         job.algorithm, job.config, folder / "reference", job.num_iterations, names,
         job.policy.schedule.lag, once=once,

@@ -119,8 +119,7 @@ def test_classes(old, new, message, tmp_path):
         registry.spec(name)
 
 
-@pytest.mark.parametrize(
-    ("part", "text", "message"),
+PYTHON_RESULTS, GRAPH_RESULTS = (
     [
         ("RESET", "{'a': obs}", r"odd, .* reset: obs is dict \(\), expected float32 \(3, 4\)"),
         ("RESET", "(obs, obs)", r"reset: obs is tuple \(2, 3, 4\), expected float32"),
@@ -140,14 +139,6 @@ def test_classes(old, new, message, tmp_path):
         ("STEP", "None", "step returned a NoneType, expected a tuple of next_obs"),
         ("STEP", "nowhere", "step raised NameError"),
     ],
-)
-def test_results_of_python_environments(part, text, message, tmp_path):
-    with pytest.raises(EnvironmentFailure, match=message):
-        played(written(tmp_path, PYTHON, {**PARTS, part: text}))
-
-
-@pytest.mark.parametrize(
-    ("part", "text", "message"),
     [
         ("RESET", "obs", "odd.py:Odd: reset returned Float32.*, expected a tuple of state, obs"),
         ("RESET", "(obs, {'a': obs})", r"reset: obs is a dict, expected Float32 \(3, 4\)"),
@@ -158,9 +149,14 @@ def test_results_of_python_environments(part, text, message, tmp_path):
         ("STEP", "nowhere", "odd.py:Odd: step raised NameError"),
     ],
 )
-def test_results_of_graph_environments(part, text, message, tmp_path):
+KINDS = [(PYTHON, PARTS, *case) for case in PYTHON_RESULTS]
+KINDS += [(GRAPH, GRAPH_PARTS, *case) for case in GRAPH_RESULTS]
+
+
+@pytest.mark.parametrize(("source", "parts", "part", "text", "message"), KINDS)
+def test_results_of_environments(source, parts, part, text, message, tmp_path):
     with pytest.raises(EnvironmentFailure, match=message):
-        played(written(tmp_path, GRAPH, {**GRAPH_PARTS, part: text}))
+        played(written(tmp_path, source, {**parts, part: text}))
 
 
 def test_the_command_says_it_in_one_line(tmp_path, refused):

@@ -1,6 +1,5 @@
 """Jobs under Slurm: two real nodes, each on a network namespace of this machine."""
 
-import importlib.util
 import json
 import os
 import time
@@ -9,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load
+from scripts import network_hosts
 from tests.multiprocess import slurm
 
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("network_hosts", ROOT / "scripts/network_hosts.py")
-network_hosts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(network_hosts)
 REASON = slurm.why_not() or network_hosts.why_not()
 pytestmark = [
     pytest.mark.slow,

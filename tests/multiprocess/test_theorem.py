@@ -291,7 +291,7 @@ def references(tmp_path_factory):
     def get(
         request: JobRequest, plan: Plan, cut: Partition, once: bool = False
     ) -> theorem.ReferenceRun:
-        carried = held.names_in_source(plan, dict(cut.program.locals))
+        carried = held.names_in_source(plan, cut)
         lag = request.policy.schedule.lag
         key = (str(request.algorithm), request.config, lag, once, *carried.items())
         if key not in known:
@@ -489,7 +489,7 @@ def _check(request, references, tmp_path, once=True):
     assert {"variables/", "parameters/"} <= {one.name.split("/")[0] + "/" for one in found}
     wrong = [one for one in found if one.wrong]
     if wrong and request.algorithm.stem in SEARCHES:
-        carried = held.names_in_source(plan, dict(cut.program.locals))
+        carried = held.names_in_source(plan, cut)
         moved = plain.rounding_alone(wrong, request.algorithm, request.config, reference, carried)
         wrong = [one for one in wrong if not plain.is_rounding(one, moved[one])]
     assert [str(one) for one in wrong] == []

@@ -12,7 +12,6 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.platform.resources import free_shared_bytes
 from mindspore_rl.replay import table as table_module
 from mindspore_rl.replay.bindings import use_threads
-from mindspore_rl.replay.draws import Key, sample
 from mindspore_rl.replay.spec import Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import writing
@@ -230,9 +229,6 @@ def test_a_closed_table_is_unmapped(tmp_path):
     table.close()
     table.close()
     assert str(path) not in maps.read_text()
-    for use in (table.totals, lambda: sample(table, Key(1, 0), 2), lambda: table.save(path)):
-        with pytest.raises(ReplayError, match="used that was closed"):
-            use()
     table = Table.open(path)
     kept = table.entries
     table.close()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.rl.by_place import by_place
+from mindspore_rl.rl.by_place import by_place, named_result
 
 OUTCOME = (("reward", ()), ("ended", ()))
 STEP = (("obs", ()), ("outcome", OUTCOME), ("action", ()))
@@ -30,6 +30,13 @@ RECORD = Step(1.0, Outcome(2.0, 3.0), 5.0)
 
 def total(outcome, scale=10.0):
     return scale * outcome.reward + outcome.ended
+
+
+def doubled(obs):
+    def twice(x):
+        return 2.0 * x
+
+    return {"obs": twice(obs)}
 
 
 class Losses:
@@ -63,6 +70,10 @@ def test_fields_are_read_by_place():
     assert copy(GIVEN, 3.0) == losses.loss(RECORD, 3.0)
     assert copy(GIVEN, shift=2.0) == losses.loss(RECORD, shift=2.0)
     assert by_place(total, (OUTCOME,))((2.0, 3.0)) == 23.0
+
+
+def test_the_result_is_that_of_no_function_inside():
+    assert named_result(doubled).parts == (("obs", None),)
 
 
 def test_a_function_without_records_is_itself():
