@@ -129,6 +129,14 @@ if msrl.env_steps() < 10:
     n.setdefault("e", 0.25)
 target = target * (x + n["t"]) + n["e"] + n["f"] + n.get("g", 7.0) + ("g" in n) * 2.0
 """
+BY_NAME = """
+g, m = msrl.gradient(self.loss, self.net, obs, target=0.5 * target, action=action)
+msrl.update(self.apply, grads=g)
+def error(o, goal, by):
+    return by * self.net.value(o) - goal
+g, m, rows = msrl.gradient(error, self.net, by=0.5, o=obs, goal=target, rows=True)
+msrl.update(self.apply, g)
+"""
 REST = """
 def rest():
     grads, (loss, *others) = msrl.gradient(self.loss, self.net, obs, action, target)
@@ -537,6 +545,7 @@ EQUAL = {
         {"learn": DRAWN},
         "Central",
     ),
+    "arguments by name": ({"learn": BY_NAME},),
     "entries that are asked for": ({"learn": ASKED}, "Central"),
     "breaks in both branches, and in a while; means of each environment": (
         {"learn": EARLY + MEANS},
