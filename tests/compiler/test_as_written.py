@@ -102,6 +102,16 @@ noise = [
 one, two = map(lambda k: k * msrl.mean(msrl.uniform(8, 1)), (1.0, 2.0))
 shift = ops.stack([k * x for k, x in enumerate(noise)]).sum() + msrl.mean(a) - 2.0 * msrl.mean(b)
 target = target * metrics["c"] + shift + 3.0 * one + two
+for turn in msrl.epochs(2):
+    for k, w in enumerate((1.0, 2.0)):
+        if msrl.mean(reward) * (k + turn) < 1.5:
+            g, _ = msrl.gradient(self.loss, self.net, obs, action, w * target)
+            msrl.update(self.apply, g)
+for k in (1.0, 2.0, 3.0):
+    g, (loss, _) = msrl.gradient(self.loss, self.net, obs, action, k * target)
+    if loss * k > 2.0:
+        break
+    msrl.update(self.apply, g)
 scales = (0.1, 0.2)
 parts = [msrl.gradient(self.loss, self.net, obs, action, k * target)[1][0] for k in scales]
 target = target + sum(parts)
@@ -541,7 +551,7 @@ EQUAL = {
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),
     "loops and comprehensions over known lengths": ({"learn": SEQUENCES},),
-    "draws and gradients in comprehensions and map; one of two dictionaries": (
+    "draws and gradients in comprehensions, map and conditions; one of two dictionaries": (
         {"learn": DRAWN},
         "Central",
     ),
