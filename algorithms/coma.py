@@ -104,7 +104,7 @@ class Critics(nn.Cell):
     def construct(self, state, actions, agent):
         """Returns: values of each agent's actions `[..., A, actions]` beside those of the others.
 
-        Of joint states `[..., n]` and the actions of all agents `[..., agents]`.
+        They are computed from joint states `[..., n]` and all agents' actions `[..., agents]`.
         """
         members = ops.one_hot(agent, self.num_agents)
         taken = ops.one_hot(actions.astype(int32), self.num_actions)

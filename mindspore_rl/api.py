@@ -71,7 +71,7 @@ class Msrl(Protocol):
         Args:
             count: size of the batch; it does not depend on the placement. If it is no multiple of
                 B, the rest is drawn from all environments together, and every learner gets the
-                whole batch. By `priority` it is a multiple.
+                whole batch. With `priority` it must be a multiple.
             by: `stratified`: uniform with replacement, equally many of each environment.
                 `uniform`: with replacement, from the records of all environments together.
                 `distinct`: likewise without replacement. `priority`: equally many of each

@@ -71,8 +71,8 @@ class NumericsError(MsrlError):
 def text_of(error: BaseException) -> str:
     """Returns the text of an exception, even if its own `__str__` raises.
 
-    Of a dataclass that lacks an attribute, such as a configuration or an environment's spec, it
-    also says what it has.
+    If a dataclass lacks an attribute, such as a configuration or an environment's spec, the text
+    also lists the attributes that it has.
     """
     try:
         text = str(error)

@@ -1,9 +1,10 @@
 """Loads algorithms from files, the user's and the project's."""
 
+import contextlib
 import inspect
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +55,21 @@ def modules_of(trainer: Any) -> list[ModuleType]:
     return [sys.modules[name] for name in names if name.split(".")[0] != "mindspore"]
 
 
+@contextlib.contextmanager
+def seeded(*words: int) -> Iterator[None]:
+    """Context: NumPy's and Python's own generators are seeded; then they are as they were."""
+    import numpy as np  # noqa: PLC0415
+
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        np.random.seed(words)
+        random.seed(str(words))
+        yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+
+
 def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
     """Makes a trainer in the same way in every process.
 
@@ -63,18 +79,13 @@ def make_trainer(cls: Any, config: Any, spec: Any) -> Any:
     the actor and the learner become parts of these, each with its own memory.
     """
     import mindspore  # noqa: PLC0415
-    import numpy as np  # noqa: PLC0415
 
     from mindspore_rl.rl import parameters  # noqa: PLC0415
 
-    numpys, pythons = np.random.get_state(), random.getstate()
-    try:
+    with seeded(config.seed):
         mindspore.set_seed(config.seed)  # seeds NumPy too
         random.seed(config.seed)
         trainer = cls(config, spec)
-    finally:
-        np.random.set_state(numpys)
-        random.setstate(pythons)
     owners = [getattr(trainer, name, None) for name in ("actor", "learner")]
     cells = [owner for owner in owners if isinstance(owner, mindspore.nn.Cell)]
     for cell in cells:  # whose lists may have grown since they became attributes

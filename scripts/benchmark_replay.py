@@ -46,9 +46,10 @@ PYTHONS = {
     "ours": ROOT / ".venv" / "bin" / "python",
     **{name: ROOT / ".peers" / name / "bin" / "python" for name in ("reverb", "cpprb", "torchrl")},
 }
-LINK = "link"
 LINK_GBIT = 1.0
-STANDSTILL, STANDSTILL_S = "2 %", 1.2
+LINK, STANDSTILL = "link", "2 %"
+BOUNDS = {LINK: LINK_GBIT / 8, STANDSTILL: 0.02 * 60}
+"""Numbers that rows are compared with as with another library's, by the head of their column."""
 SHAPE = ("tbf", "rate", f"{LINK_GBIT:g}gbit", "burst", "256kb", "latency", "50ms")
 TIMEOUT_S = 300
 
@@ -61,8 +62,8 @@ class Row:
         name: the group, for `--only`.
         work: a description.
         arguments: those of each library's program; `readers` of them read another's table at once.
-        targets: the smallest ratio of ours to another library's, of its reciprocal for seconds; 0
-            for no target.
+        targets: the smallest ratio of ours to another library's or to a bound, of its reciprocal
+            for seconds; 0 for no target.
         unit: the unit of the result, and the factor from a program's rate to it.
         ranks: our ranks, instead of readers; each on its own host if there are `hosts`.
         written: whether another process writes to the table.
@@ -142,10 +143,8 @@ def run(library: str, row: Row, seconds: float, notes: list[str]) -> float:
     Raises:
         SystemExit: the program failed; with its output.
     """
-    if library == LINK:
-        return LINK_GBIT / 8
-    if library == STANDSTILL:
-        return STANDSTILL_S
+    if library in BOUNDS:
+        return BOUNDS[library]
     if row.name == "standstill":
         command = [str(PYTHONS[library]), str(PROGRAMS / "replay_standstill.py")]
         timeout_s = 2 * TIMEOUT_S + float(row.arguments[0])
@@ -257,14 +256,11 @@ def main() -> int:
         row for row in rows(args.batch, args.filling) if not args.only or row.name in args.only
     ]
     libraries = [name for name, python in PYTHONS.items() if python.exists()]
-    libraries += [STANDSTILL] * any(row.name == "standstill" for row in chosen)
     notes = []
-    if any(row.hosts for row in chosen):
-        if reason := why_not():
-            notes.append(f"hosts: not measured, {reason}")
-            chosen = [row for row in chosen if not row.hosts]
-        else:
-            libraries.append(LINK)
+    if any(row.hosts for row in chosen) and (reason := why_not()):
+        notes.append(f"hosts: not measured, {reason}")
+        chosen = [row for row in chosen if not row.hosts]
+    libraries += [name for name in BOUNDS if any(name in row.targets for row in chosen)]
     print(f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {args.repeats} turns", flush=True)
     if chosen:
         print(study.table(("table", "work", *libraries, "ratio (target)"), ()))

@@ -1,4 +1,4 @@
-"""What a message of transitions costs between two ranks of one host, step by step.
+"""Measures the cost of a message of transitions between two ranks of one host, step by step.
 
     .venv/bin/mpiexec -n 2 .venv/bin/python scripts/message_cost.py
 
@@ -35,7 +35,7 @@ WAITS_MS, TURNS, TIMES = (0.5, 1, 3, 10, 20), 10, 20
 
 
 class NoWakeups:
-    """In place of a communicator's `wakeups`: a sleep takes its whole time."""
+    """Stands for a communicator's `wakeups`: a sleep takes its whole time."""
 
     announced, reach = True, frozenset[int]()
 

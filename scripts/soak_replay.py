@@ -89,7 +89,7 @@ def read(path: Path, number: int, done: np.ndarray) -> None:
 
 
 def sums_are_right(table: Table) -> bool:
-    """Whether the next writer finds sums that are right, whatever moment the last one died in."""
+    """Returns whether the next writer finds right sums, whenever the last one died."""
     records = batch(np.random.default_rng(0), np.ones(SPEC.capacity, np.int64))
     with Writer(table) as writer:
         for lane in range(SPEC.lanes):

@@ -51,11 +51,24 @@ def test_each_algorithm_tells_what_it_needs(rows):
     assert all(row["about"] for row in rows.values())
 
 
-def test_an_algorithm_that_does_not_take_the_actions_names_others():
+FREE = """
+import gymnasium
+from gymnasium.spaces import Box
+
+class Free(gymnasium.Env):
+    observation_space, action_space = Box(-1, 1, (2,)), Box(-float("inf"), 1, (2,))
+"""
+
+
+def test_an_algorithm_that_does_not_take_the_actions_names_others(tmp_path):
     more = r"For continuous ones: .*ppo, sac, .*; see msrl list"
     dqn = registry.find_algorithm("dqn")
     with pytest.raises(ConfigError, match=more), suggested(dqn, "Pendulum-v1"):
         raise ConfigError("DQN takes discrete actions")
+    (tmp_path / "free.py").write_text(FREE)
+    sac, free = registry.find_algorithm("sac"), f"{tmp_path}/free.py:Free"
+    with pytest.raises(ConfigError, match="For unbounded ones: .*ppo, "), suggested(sac, free):
+        raise ConfigError("SAC takes bounded continuous actions")
     with pytest.raises(ConfigError, match="^another reason$"), suggested(dqn, "CartPole-v1"):
         raise ConfigError("another reason")
 

@@ -67,6 +67,13 @@ def test_trains_on_workers_and_shows_every_iteration(tmp_path, capfd):
     assert (tmp_path / "loss.svg").stat().st_size > 1000
 
 
+def test_one_rank_ends_after_the_iteration_that_reaches_the_threshold(tmp_path):
+    """A command would come up to 50 ms later, and never after the same iteration."""
+    words = {"policy": "MultipleLearners", "stop_return": -1.0, "run_dir": tmp_path / "run"}
+    run = train("a2c", env="probe:bandit", **HERE | words)
+    assert (run.stopped, run.env_steps) == ("threshold", 112)  # 16 episodes an iteration, of 100
+
+
 def test_gym_is_imported_only_where_it_is_asked_for(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "gym", None)  # importing it fails
     command = ["train", "a2c", "num_envs=2", "num_steps=8", "--env", "CartPole-v1", "--quiet"]
@@ -130,9 +137,14 @@ ODD = """
 import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+made = []
+
 class Odd(gymnasium.Env):
     observation_space = Dict(place=Box(-1, 1, (2,)), kind=Discrete(3))
     action_space = MultiDiscrete([2, 3], start=[4, 0])
+
+    def __init__(self):
+        made.append(self)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -153,6 +165,25 @@ def test_a_policy_is_played_by_hand_in_an_environment_of_other_spaces(tmp_path):
     obs, _ = env.reset(seed=1)
     assert obs.shape == (5,)
     assert env.step(run.policy(obs))[3]
+    made = sys.modules[type(env.unwrapped).__module__].made
+    before = len(made)
+    train(
+        "a2c", env=name, **HERE, policy="MultipleLearners", total_steps=16, run_dir=tmp_path / "b"
+    )
+    assert len(made) - before == 1 + SMALL["num_envs"]  # analysed before; built for its spec once
+
+
+def test_generators_of_the_process_are_seeded(tmp_path):
+    """Many environments draw from them."""
+    drawn = ODD.replace("1.0, False", "random.random() + np.random.random(), False")
+    (tmp_path / "odd.py").write_text(f"import random\nimport numpy as np\n{drawn}")
+    words = {"policy": "MultipleLearners", "total_steps": 64, **HERE}
+    runs = [
+        train("a2c", env=f"{tmp_path}/odd.py:Odd", **words, run_dir=tmp_path / name)
+        for name in ("first", "second")
+    ]
+    first, second = ([line["mean_return"] for line in run.metrics] for run in runs)
+    assert first == second and len(set(first)) == 4
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from mindspore_rl.errors import (
 )
 from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.suitable import suggested
 from mindspore_rl.platform.stdio import say
 
 SMALL = {"num_envs": 8, "num_steps": 16}
@@ -117,7 +118,8 @@ class Held:
         self._number += 1
         run_dir = self.folder / f"{self._number}"
         run_dir.mkdir(parents=True)
-        plan, cut = pipeline.prepare(request, run_dir, self._see)
+        with suggested(request.algorithm, request.config.env):
+            plan, cut = pipeline.prepare(request, run_dir, self._see)
         if plan.arrivals is not None:
             return self._replayed(case, request, plan, run_dir)
         carried = held.names_in_source(plan, dict(cut.program.locals))

@@ -181,7 +181,7 @@ def compare_reports(
 ) -> list[Compared]:
     """Compares a job's metrics of an iteration with the plain loop's; None: not finite.
 
-    Those from the environments' `info` are left out: the plain loop does not take them.
+    Metrics from the environments' `info` are left out: the plain loop does not take them.
     """
     wanted = {k: v if math.isfinite(v) else None for k, v in reference.reports[iteration].items()}
     found = []

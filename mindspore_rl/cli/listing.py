@@ -76,7 +76,7 @@ def _trainers(path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _defines_trainer(file: Path) -> bool:
-    """Whether a file has a class made from `Trainer`; looks without running it."""
+    """Returns whether a file has a class made from `Trainer`; looks without running it."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):

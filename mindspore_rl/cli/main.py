@@ -19,12 +19,13 @@ from mindspore_rl.cli.job_flags import add_options, add_trust
 from mindspore_rl.cli.parser import Parser, check_words
 from mindspore_rl.compiler.pipeline import STAGES
 from mindspore_rl.config import Range
+from mindspore_rl.environments.registry import built_once
 from mindspore_rl.errors import JobFailure, MsrlError, shortened
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.job import ALGORITHM, GROUPS, PLACE
 from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import interpreter
-from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
+from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT, raised_by_hand
 from mindspore_rl.platform.stdio import say
 from mindspore_rl.runtime.best_checkpoint import CHOICES
 from mindspore_rl.runtime.coordinator import admission, supervisor
@@ -69,7 +70,8 @@ def _run(argv: list[str], below: bool) -> int:
 
     def command(tell: supervisor.Tell | None) -> int:
         args.tell = tell
-        return _told(partial(args.run, args))
+        with built_once():
+            return _told(partial(args.run, args))
 
     return supervisor.run_below(command) if below else command(None)
 
@@ -81,7 +83,10 @@ def _told(command: Callable[[], int]) -> int:
     except (MsrlError, JobFailure) as error:
         say(shortened(str(error)))
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if place := raised_by_hand(error):
+            say(f"{place}: raised KeyboardInterrupt, which is for Ctrl-C: raise another error")
+            return MsrlError.exit_code
         say("interrupted")
         return INTERRUPTED_EXIT
     except BrokenPipeError:  # for example `msrl envs list | head`

@@ -62,8 +62,11 @@ def _run_tiles(node: Value, operands: Operands) -> list[str]:
     function = operands.shared.function(f"{toolchain.threads()}:in_parts")
     given = [operands.operand(value).pointer for value in (*node.args, *rows, room)]
     given += ["done"] if attrs["meet"] else []
+    given += ["run"] if attrs["packed"] else []
+    counted = "static int64_t runs = 0; const int64_t run = __atomic_add_fetch(&runs, 1, 0);"
     lines = [
         f"{{ int done[{attrs['at once']}] = {{}};" if attrs["meet"] else "{",
+        *([f"  {counted}"] if attrs["packed"] else []),
         f"  char *given[] = {{{', '.join(f'(char *){p}' for p in given)}}};",
         f"  ((in_parts){function})({attrs['name']}, given, {attrs['at once']});",
     ]

@@ -5,7 +5,9 @@ from mindspore_rl.codegen.emit_body import lines_of
 from mindspore_rl.codegen.fusion import grouped
 from mindspore_rl.codegen.memory_plan import aligned
 from mindspore_rl.codegen.operands import Operands, Shared
+from mindspore_rl.codegen.ops.all import WRITERS
 from mindspore_rl.codegen.ops.elementwise import C_TYPES
+from mindspore_rl.codegen.ops.registry import Call, Operand
 from mindspore_rl.mindir.graph import Type, Value
 
 
@@ -31,6 +33,7 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
     steps = [v.type.nbytes if moves else 0 for v, moves in zip(given, attrs["moves"], strict=True)]
     steps += [value.type.nbytes for value in body.results[:rows]]
     pointers = [f"given[{i}] + tile * {step}" for i, step in enumerate(steps)]
+    packing = _packing(node, len(steps) + (2 if attrs["meet"] else 1), pointers)
     pointers += [f"room + {place}" for place in places[:-1]]
     meeting = ""
     if attrs["meet"]:
@@ -40,13 +43,40 @@ def tile_functions(node: Value, number: int, shared: Shared) -> str:
         f"static void tile_{number}(void **data, char *memory, bool first) {{\n{lines}\n}}\n"
         f"static void part_{number}(void *context, int64_t part) {{\n"
         "  char *const *given = (char *const *)context;\n"
-        f"  char *room = given[{len(steps)}] + part * {room};\n"
+        f"  char *room = given[{len(steps)}] + part * {room};\n{packing}"
         f"  const int64_t first = part * {attrs['count']} / {attrs['at once']};\n"
         f"  for (int64_t tile = first; "
         f"tile < (part + 1) * {attrs['count']} / {attrs['at once']}; tile++) {{\n"
         f"    void *data[] = {{{', '.join(pointers)}}};\n"
         f"    tile_{number}(data, room + {places[-1]}, tile == first);\n  }}\n"
         f"{meeting}}}\n"
+    )
+
+
+def _packing(node: Value, at: int, pointers: list[str]) -> str:
+    """Emits how a thread packs its own weights, once for all parts that it computes.
+
+    Args:
+        node: the `Tiles` node.
+        at: where the part finds the number of the run.
+        pointers: of what a tile is given; those of the packed weights are changed.
+    """
+    lines, size = list[str](), 0
+    for position, packed in node.attrs["packed"].items():
+        weight, own = packed.args[0].type, f"packed + {size}"
+        kind = C_TYPES[weight.dtype]
+        x, y = (f"(({kind} *)({place}))" for place in (f"given[{position}]", own))
+        operands = [Operand(x, weight)], [Operand(y, packed.type)]
+        WRITERS[packed.op](Call(packed, *operands, lines.append, str, str))
+        pointers[position] = own
+        size += aligned(packed.type.nbytes)
+    if not lines:
+        return ""
+    packs = "\n".join(f"    {line}" for line in lines)
+    return (
+        f"  alignas(64) static thread_local char packed[{size}];\n"
+        "  static thread_local int64_t run = 0;\n"
+        f"  if (run != (int64_t)given[{at}]) {{\n{packs}\n    run = (int64_t)given[{at}];\n  }}\n"
     )
 
 

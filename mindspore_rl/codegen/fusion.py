@@ -53,7 +53,7 @@ def _grow(
 ) -> None:
     """Adds every element-wise node of the same size that can run in the same loop.
 
-    What an update overwrites is read element by element, by the same turn of the loop.
+    A loop reads an element of what an update overwrites in the turn that writes it.
     """
     size = loop_type(group.nodes[0]).size
     members: set[Value] = set()

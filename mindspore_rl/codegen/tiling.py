@@ -37,6 +37,8 @@ The rows of a smaller one stay in a core's second cache.
 """
 MIN_COPIED = 131_072
 """The same of one that is not transposed, with short rows: a smaller one is read where it is."""
+MAX_PACKED_BYTES = 256 << 10
+"""Limit on the weights that each core packs for itself, which stay in its second cache."""
 SORTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel == "sort")
 VECTOR = 16
 """Numbers of the widest vector."""
@@ -197,7 +199,9 @@ def _outline(segment: _Segment, block: Block, blocks: list[Block]) -> None:
     node = body.node(rows, sums)
     new = dict(zip((*rows, *sums), node.attrs["parts"], strict=True))
     views = [n for n in block.nodes if is_view(n)]
-    block.nodes = [*segment.before, *body.turned.values(), node, *segment.after, *views]
+    packed = node.attrs["packed"].values()
+    turned = [value for value in body.turned.values() if value not in packed]
+    block.nodes = [*segment.before, *turned, node, *segment.after, *views]
     for other in blocks:
         substitute(other, lambda value: new.get(value, value))
     gone = set(segment.kinds) - set(new)
@@ -272,8 +276,11 @@ class _Body:
         nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
         count = self.segment.batch // self.segment.size
         parts = min(count, MAX_PARTS)
-        node = Value("Tiles", f"tiles of {self.segment.size}", [arg for arg, _ in self._given])
+        args, packed = [arg for arg, _ in self._given], self._packed()
+        given = [arg.args[0] if arg in packed else arg for arg in args]
+        node = Value("Tiles", f"tiles of {self.segment.size}", given)
         node.attrs = {
+            "packed": {args.index(arg): arg for arg in packed},
             "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
@@ -285,6 +292,19 @@ class _Body:
         }
         give_parts(node, tuple(v.type for v in results), [v.name for v in results])
         return node
+
+    def _packed(self) -> list[Value]:
+        """Returns the arranged weights that are small enough for each core to make its own.
+
+        They are not sent from core to core as they are, and nobody waits for another's.
+        """
+        found, size = list[Value](), 0
+        for value in self.turned.values():
+            if size + value.type.nbytes <= MAX_PACKED_BYTES:
+                found.append(value)
+                value.attrs["of a core"] = True
+                size += value.type.nbytes
+        return found
 
 
 def _used(blocks: list[Block], inside: set[Value]) -> set[Value]:

@@ -45,7 +45,7 @@ LINE_BYTES = 1 << 24
 
 
 class Link:
-    """One end of a connection; of its methods only sends are thread-safe.
+    """One end of a connection; of its methods only sends and `wait` are thread-safe.
 
     Args:
         token: that the other end must send first; empty: the other end is trusted.
@@ -111,6 +111,10 @@ class Link:
         messages = [{**message, "age_s": self._sent_s - made} for made, message in waiting]
         lines = [json.dumps(message).encode() + b"\n" for message in [*messages, *last]]
         self.connection.sendall(b"".join(lines))
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until the other end has sent something, or is gone; thread-safe."""
+        self._selector.select(timeout_s)
 
     def poll(self, timeout_s: float = 0.0) -> dict[str, Any] | None:
         """Returns the next message, or None; `closed` tells whether the other end is gone.

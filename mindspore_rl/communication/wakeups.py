@@ -1,7 +1,7 @@
 """Wakes ranks of a host that wait for a message: a word of shared memory for each rank.
 
-A rank that is about to sleep sets its word. Who has sent it a message clears the word and wakes it
-by a futex of the kernel. Each sleep has an end: a lost wakeup makes a rank late, nothing more.
+A rank that is about to sleep sets its word. The sender of a message clears the word and wakes the
+rank by a futex of the kernel. Each sleep has an end: a lost wakeup makes a rank late, nothing more.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Wakeups:
 
     @property
     def announced(self) -> bool:
-        """Whether others know that this rank sleeps: since then it must have looked once more."""
+        """True if others know that this rank sleeps; it must look once more after it has told."""
         return bool(self._own.value)
 
     @announced.setter

@@ -110,7 +110,7 @@ class EnvironmentWindows:
     def of_iteration(self, iteration: int) -> tuple[np.ndarray, ...]:
         """Returns each of `OUTPUTS` as `[rows, per_env * b, length, ...]`, environments innermost.
 
-        Of transitions each of `OF_TRANSITIONS`, `[rows, per_env * b, ...]`. The arrays are valid
+        For transitions: each of `OF_TRANSITIONS`, `[rows, per_env * b, ...]`. The arrays are valid
         until the next call.
         """
         if self._loader is None or iteration != self._next:

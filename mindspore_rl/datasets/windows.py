@@ -18,7 +18,7 @@ OUTPUTS = ("obs", "action", "reward", "return_to_go", "step", "mask")
 OF_TRANSITIONS = ("obs", "action", "reward", "terminated", "next_obs")
 """The arrays of transitions, likewise."""
 TRANSITIONS = 0
-"""In place of a window's length: transitions are read."""
+"""Stands for a window's length: transitions are read."""
 _RECORDS = 1024
 COLD = 64
 """Batches that are prefetched after a batch that had to wait for the disk."""

@@ -24,7 +24,7 @@ from mindspore_rl.platform import resources
 PREFIX = "envpool:"
 NO_LIMIT = 2**31 - 1
 OWN_COLUMNS = ("env_id", "elapsed_step", "reward")
-"""What a pool says about every environment, whatever its task, or gives as a reward too."""
+"""Columns that a pool gives for every task, or gives as a reward too."""
 PLOTTING = ("MPLBACKEND", "MPLCONFIGDIR")
 """Variables that EnvPool's import sets for the process; with them notebooks show no figures."""
 

@@ -1,4 +1,4 @@
-"""How an environment's own observations (a Dict, a state's number, an image) become one array.
+"""Layouts: turn an environment's observations (a Dict, a state's number, an image) into an array.
 
 A layout is data: a run keeps it, and its policy takes what the environment gives.
 """

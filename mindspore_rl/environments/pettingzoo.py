@@ -18,7 +18,7 @@ from mindspore_rl.environments.action_mask import OF_INFO, OF_OBSERVATION, check
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.finite_check import are_trainable, untrainable
 from mindspore_rl.environments.options import MASK, mask_option, split_options
-from mindspore_rl.environments.spaces import Box, Discrete
+from mindspore_rl.environments.spaces import Box, Discrete, digits_lost
 from mindspore_rl.environments.sync_vector import (
     RAISED,
     LoopVector,
@@ -156,7 +156,8 @@ class PettingZooVector(LoopVector):
             raise self._failure(
                 i,
                 f"{', '.join(sorted(over) or missing)} ended before the other agents, "
-                "expected the episode to end for all together",
+                "expected the episode to end for all together: let those that are gone observe "
+                "zeros and get rewards of 0 until then, as SuperSuit's black_death does",
             )
         for agent in self._agents:
             if not are_trainable(rewards[agent]):
@@ -324,6 +325,7 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         reward_threshold=None,
         in_graph=False,
         teams=teams,
+        warning="; ".join(filter(None, dict.fromkeys(map(digits_lost, spaces.values())))),
         notes=told(env.action_space(agents[0]).n, env.where) if masked else "",
         action_mask=masked,
     )

@@ -8,10 +8,12 @@ user's own: a class, or a function that makes a gym.Env or a gymnasium.Env). Opt
 name: "pettingzoo:mpe2.simple_spread_v3,N=8".
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,22 +114,48 @@ def sorted_names(part: str = "") -> tuple[list[str], dict[str, list[str]]]:
     return list(dict.fromkeys(accepted)), missing
 
 
+_KNOWN: ContextVar[dict[str, EnvironmentSpec] | None] = ContextVar("known", default=None)
+
+
+@contextlib.contextmanager
+def built_once() -> Iterator[None]:
+    """Context: an environment is built once for all calls of `spec` and `warning`.
+
+    It is for one command: a file that an environment reads may change between two.
+    """
+    known = _KNOWN.get()
+    before = _KNOWN.set({} if known is None else known)
+    try:
+        yield
+    finally:
+        _KNOWN.reset(before)
+
+
 def spec(name: str) -> EnvironmentSpec:
-    """Returns the spec of an environment, which may build one.
+    """Returns the spec of an environment, which may build one; see `built_once`.
 
     Raises:
         UnknownEnvironmentError: no environment has this name, or it has no such action mask.
         EnvironmentFailure: it cannot be built here.
     """
+    known = _KNOWN.get()
+    if known is None:
+        return _checked(name)
+    if name not in known:
+        known[name] = _checked(name, watched=True)
+    return known[name]
+
+
+def _checked(name: str, watched: bool = False) -> EnvironmentSpec:
     with same_folder():
-        found, wanted = _spec(name), mask_option(name)
+        found, wanted = _spec(name, watched), mask_option(name)
     if wanted is not None and wanted != found.action_mask:
         has = "an action mask that it always gives" if found.action_mask else "no action mask"
         raise UnknownEnvironmentError(f"{name!r} has {has}: leave out {MASK}={wanted}".lower())
     return found
 
 
-def _spec(name: str) -> EnvironmentSpec:
+def _spec(name: str, watched: bool) -> EnvironmentSpec:
     base, options = split_options(name)
     if base in GRAPH_SPECS:
         return graph_spec(name)
@@ -138,7 +166,7 @@ def _spec(name: str) -> EnvironmentSpec:
         if _is_parallel(built):
             return _pettingzoo().pettingzoo_spec(name, functools.partial(built, **options))
         if _is_single(built):
-            return _gym_vector().gym_spec(name, functools.partial(built, **options))
+            return _gym_vector().gym_spec(name, functools.partial(built, **options), watched)
         env = _of_user(name, built, range(1), 0)
         closed(name, env.close)
         return env.spec
@@ -160,11 +188,8 @@ def warning(name: str) -> str:
 
     Raises: see `spec`.
     """
-    found = [spec(name).warning]
-    if maker := _own_single(name):
-        with same_folder():
-            found.append(_gym_vector().draws_from_shared(name, maker))
-    return "; ".join(filter(None, found))
+    with built_once():
+        return spec(name).warning
 
 
 def make_vector(name: str, env_indices: range, seed: int) -> VectorEnvironment:

@@ -19,6 +19,10 @@ TYPES = (
 """Types of a Box's numbers."""
 
 
+EXACT = 2**24
+"""The largest number up to which float32 has every whole number."""
+
+
 def is_shape(value: Any) -> bool:
     """Returns whether a value is a tuple of whole numbers of at least 1."""
     return isinstance(value, tuple) and all(is_count(extent) for extent in value)
@@ -115,6 +119,29 @@ class Box:
         """`low` and `high` as arrays `[k]`, precise enough to compare with `dtype`."""
         kind = np.float32 if self.dtype in ("float16", "float32") else np.float64
         return np.array(self.low, kind), np.array(self.high, kind)
+
+
+def digits_lost(space: Any, path: str = "") -> str:
+    """Warns of whole numbers that float32 rounds.
+
+    Args:
+        space: a space of observations of gym or gymnasium.
+        path: the path to the space within another one.
+    """
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        keys = parts if hasattr(parts, "keys") else range(len(parts))
+        return "; ".join(filter(None, (digits_lost(parts[k], f"{path}[{k!r}]") for k in keys)))
+    if not hasattr(space, "high") or space.dtype.kind not in "iu":
+        return ""  # others become one-hots
+    most = max(int(np.max(space.high)), -int(np.min(space.low)))
+    if most <= EXACT:
+        return ""
+    return (
+        f"observations{path} are {space.dtype} up to {most:,}, and networks take float32, which "
+        f"rounds whole numbers beyond {EXACT:,}: different ones may look the same; subtract an "
+        "offset, scale, or split them into digits in the environment, or give narrower bounds"
+    )
 
 
 def taken(space: Discrete | Box, action: np.ndarray) -> np.ndarray:

@@ -96,6 +96,56 @@ class LocalEnvironment:
             self._environment.close()
 
 
+class GrowingEnvironment:
+    """Environments in Python that programs of more and more of them share: building is slow.
+
+    A program begins with what the environments show where the one before has left them.
+
+    Args:
+        name: the environment's name.
+        seed: the run's seed.
+    """
+
+    noise_size = 0
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._name, self._seed = name, seed
+        self._stack = contextlib.ExitStack()
+        self._parts: list[LocalEnvironment] = []
+        self._obs: list[np.ndarray] = []
+        self._stops = [0]
+
+    def grow(self, num_envs: int) -> None:
+        """Adds environments until there are `num_envs`."""
+        more = range(self._stops[-1], num_envs)
+        part = self._stack.enter_context(LocalEnvironment(self._name, False, more, self._seed))
+        self._parts.append(part)
+        self._obs.append(part.reset(None).asnumpy())
+        self._stops.append(num_envs)
+
+    def reset(self, noise: None) -> Tensor:
+        """Returns: obs `[B, ...]`."""
+        return Tensor(np.concatenate(self._obs))
+
+    def step(self, action: Tensor, noise: None) -> tuple[Tensor, ...]:
+        """See `LocalEnvironment.step`."""
+        shares = np.split(action.asnumpy(), self._stops[1:-1])
+        outcomes = [
+            [part.asnumpy() for part in env.step(Tensor(share), None)]
+            for env, share in zip(self._parts, shares, strict=True)
+        ]
+        self._obs = [next_obs for next_obs, *_ in outcomes]
+        return tuple(Tensor(np.concatenate(parts)) for parts in zip(*outcomes, strict=True))
+
+    def __enter__(self) -> "GrowingEnvironment":
+        self._stack.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        """Closes them."""
+        return self._stack.__exit__(*error)
+
+
 def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"

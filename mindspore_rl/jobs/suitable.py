@@ -28,15 +28,16 @@ def suggested(algorithm: Path, env: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         found = spec(env)
-        kinds = "discrete", "continuous"
-        if continuous := isinstance(found.action_space, Box):
-            kinds = kinds[::-1]
-        other = dataclasses.replace(found, action_space=DISCRETE if continuous else BOX)
+        space = found.action_space
+        kind = "discrete"
+        if isinstance(space, Box):
+            kind = "continuous" if space.bounded else "unbounded"
         cls = programs.trainer_class(algorithm)
-        if made(cls, found) is not None or made(cls, other) is None:
+        others = (dataclasses.replace(found, action_space=other) for other in (DISCRETE, BOX))
+        if made(cls, found) is not None or all(made(cls, other) is None for other in others):
             raise
         names = ", ".join(_that_take(found))
-        raise ConfigError(f"{error}. For {kinds[0]} ones: {names}; see msrl list") from error
+        raise ConfigError(f"{error}. For {kind} ones: {names}; see msrl list") from error
 
 
 def _that_take(env_spec: EnvironmentSpec) -> Iterator[str]:

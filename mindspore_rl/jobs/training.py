@@ -103,7 +103,7 @@ def train(
     if job.device == "gpu" and inproc:
         raise MsrlError("--backend inproc computes on the CPU; remove --device gpu")
     device, why = gpu.choose("cpu" if inproc else job.device)
-    with _written_by_nobody_else():
+    with _written_by_nobody_else(), registry.built_once():
         resume, done = _newest_checkpoint(resumed) if resumed else (None, {})
         job = settled(job, values)
         resuming_from = {"resume": str(resume or ""), "resume_run": resumed}

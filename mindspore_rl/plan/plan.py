@@ -204,9 +204,9 @@ class Plan:
 
     @property
     def replays(self) -> dict[str, tuple[int, int]]:
-        """By name of each kept replay (perhaps empty) the records of an environment.
+        """The records of an environment in each kept replay, by its name (perhaps empty).
 
-        They are those that an iteration inserts, and those that are kept.
+        The first number is of those that an iteration inserts, the second of those that are kept.
         """
         own = {"": (self.records_per_env, self.records_kept)} if self.records_per_env else {}
         return own | self.named_replays

@@ -1,10 +1,12 @@
 """Delays the signals that interrupt a process."""
 
 import contextlib
+import dis
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,3 +38,16 @@ def held_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for number in came:
             os.kill(os.getpid(), number)
+
+
+def raised_by_hand(error: KeyboardInterrupt) -> str:
+    """Returns the place outside of this package whose `raise` this error is; empty: a signal's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    code = trace.tb_frame.f_code
+    by_hand = code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    ours = Path(__file__).parents[1] in Path(code.co_filename).parents
+    return f"{code.co_filename}:{trace.tb_lineno}" if by_hand and not ours else ""

@@ -74,6 +74,6 @@ def hasten_mindspore() -> None:
 def collect_rarely() -> None:
     """Makes garbage collections rare: each walks all objects, 600,000 of them MindSpore's.
 
-    By default every 700 new objects, of an import or a compilation, start one.
+    Python's default starts one for every 700 new objects, of an import or a compilation.
     """
     gc.set_threshold(50_000, 20, 100)

@@ -19,6 +19,7 @@ from mindspore import Tensor, ops
 from mindspore.graph._parse import parser, resources, standard_method
 
 from mindspore_rl.platform import one_type
+from mindspore_rl.platform.user_modules import own_nodes
 
 SETS = "set_data_by_msrl"
 BINARY = {
@@ -92,7 +93,7 @@ def _array_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **named: Any)
 class _Forms(ast.NodeTransformer):
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
         self.generic_visit(function)
-        inside = list(one_type.own(function))
+        inside = list(own_nodes(function))
         returns = [node for node in inside if isinstance(node, ast.Return)]
         # MindSpore fails in its back end where a branch on an array ends without a value.
         if any(isinstance(node, ast.If) for node in inside) and all(map(_without_value, returns)):

@@ -11,6 +11,8 @@ from typing import Any
 
 from mindspore import Tensor, float32, ops
 
+from mindspore_rl.platform.user_modules import own_nodes
+
 AS_ARRAY, TEST = "as_array_by_msrl", "test_by_msrl"
 ENDS = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 
@@ -43,14 +45,6 @@ def compares(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and all(isinstance(op, orders) for op in test.ops)
 
 
-def own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a function, without those of functions inside it."""
-    for part in ast.iter_child_nodes(node):
-        yield part
-        if not isinstance(part, (ast.FunctionDef, ast.Lambda)):
-            yield from own(part)
-
-
 def _block(body: list[ast.stmt], known: set[str], tests: list, numbers: Iterator[int]) -> None:
     """Changes the statements of a block.
 
@@ -72,7 +66,7 @@ def _block(body: list[ast.stmt], known: set[str], tests: list, numbers: Iterator
                 _block(side, known, [*tests, name], numbers)
                 if not side or not isinstance(side[-1], ENDS):
                     side += [_assigned(n, _given(_load(n), [name]), node) for n in sorted(names)]
-            tests += [name] if any(isinstance(n, ast.Return) for n in own(node)) else []
+            tests += [name] if any(isinstance(n, ast.Return) for n in own_nodes(node)) else []
         elif isinstance(node, (ast.If, ast.For, ast.While)):
             _block(node.body, known, tests, numbers)
             _block(node.orelse, known, tests, numbers)
@@ -93,7 +87,7 @@ def _surely(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _stored(node: ast.AST) -> set[str]:
-    names = (part for part in own(node) if isinstance(part, ast.Name))
+    names = (part for part in own_nodes(node) if isinstance(part, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 

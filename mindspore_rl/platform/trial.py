@@ -13,8 +13,8 @@ LAST = 5
 class Trial:
     """Chooses one thread or several, for work that has the same results on any number.
 
-    What is faster depends on the machine: how long its cores take to exchange data, and what else
-    runs on them. So the other choice is tried in turns 2, 4, 8, ... and in every 64th, and the
+    The faster choice depends on the machine: how long its cores take to exchange data, and what
+    else runs on them. So the other choice is tried in turns 2, 4, 8, ... and in every 64th, and the
     medians of the last turns of both are compared.
     """
 

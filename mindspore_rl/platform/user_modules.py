@@ -273,6 +273,14 @@ def statement_in(lines: Sequence[str]) -> ast.stmt:
     return first.body[0] if isinstance(first, ast.If) else first
 
 
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes in a node; functions and classes in it themselves, but not their parts."""
+    for part in ast.iter_child_nodes(node):
+        yield part
+        if not isinstance(part, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from own_nodes(part)
+
+
 def split_environment(name: str) -> tuple[Path, str] | None:
     """Splits "path/to/file.py:Name" into file and name; None: not an environment of the user's."""
     path, colon, own = name.rpartition(":")
@@ -288,10 +296,10 @@ def unchanged_environment(name: str, run_dir: Path) -> str:
 
 
 def as_recorded(about: Mapping[str, Any]) -> str:
-    """The environment of a plan or a checkpoint, by the name under which it is still the same.
+    """Returns the name under which the environment of a plan or a checkpoint is still the same.
 
-    Those of earlier versions do not say the library: then a plain id was gym's where gym had it.
-    Nor do they say whether there was an action mask: then Taxi's was not taken.
+    Plans of earlier versions do not tell the library: a plain id was gym's where gym had it. They
+    do not tell whether there was an action mask: Taxi's was not taken.
     """
     name: str = about["environment"]
     found = re.match(r"(?:gym\w*:)?((\w+?)(?:-v(\d))?)(?:,|$)", name)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindspore_rl.platform.user_modules import is_users
+from mindspore_rl.platform.user_modules import is_users, own_nodes
 from mindspore_rl.purity.calls import profiled
 from mindspore_rl.rl.operators import leaves, to_array
 
@@ -128,12 +128,7 @@ def _nodes(code: CodeType) -> Iterator[ast.AST]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):  # part of a longer expression, such as a lambda
         return
-    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", ()))
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting += ast.iter_child_nodes(node)
-            yield node
+    yield from own_nodes(ast.Module(getattr(tree.body[0], "body", []), []))
 
 
 def _value(text: str, frame: FrameType) -> Any:

@@ -207,7 +207,7 @@ class Walk:
     ) -> None:
         """Visits the attributes of a module that code with the given names can read.
 
-        Those of Python's modules do not count that a module of this project, the `owner`, imports:
+        Python's modules do not count if a module of this project, the `owner`, imports them:
         `os.environ` and `sys.path` differ from job to job, and what it makes of them is visited.
         """
         self.say(module.__name__)

@@ -57,11 +57,11 @@ class State(Walk):
     def misread(self) -> dict[CodeType, str]:
         """Finds reached functions that MindSpore would compile as something else.
 
-        Its parser gets the source from `inspect`, which follows `functools.wraps`: of a function
-        that a decorator put in the place of another it would compile the other alone. For
-        MindSpore's own decorators and for caches that is intended. And it takes a function's own
-        name in its body for the function, where Python takes the module's value of this name. Of a
-        property of an object that is no cell it keeps the value that it has at compilation.
+        Its parser gets the source from `inspect`, which follows `functools.wraps`: it compiles the
+        decorated function without its decorator. That is intended for MindSpore's own decorators
+        and for caches. The parser also takes a function's own name in its body for the function,
+        where Python takes the module's value of this name. It keeps the value that a property of an
+        object that is no cell has at compilation.
 
         Returns: for the code of each such function, a text that says so.
         """

@@ -23,7 +23,7 @@ from mindspore_rl.replay.frames import (
 from mindspore_rl.replay.rings import Rings, make_rings
 
 WEIGHT_BYTES = 10
-"""Of a record's weight, with its share of sums and maxima."""
+"""Size of a record's weight, with its share of sums and maxima."""
 
 
 class KeptReplay:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.platform.user_modules import own_nodes, statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 Form = tuple
@@ -41,12 +41,12 @@ class Named:
 
     @property
     def has_names(self) -> bool:
-        """Whether it is more than a tuple."""
+        """True if it is more than a tuple."""
         return self.kind is not tuple or any(part and part.has_names for _, part in self.parts)
 
     @property
     def form(self) -> Form:
-        """Its form as a record."""
+        """The form that it has as a record."""
         if self.kind is tuple:
             return ()
         return tuple((name, part.form if part else ()) for name, part in self.parts)
@@ -239,7 +239,7 @@ class _Fields(ast.NodeVisitor):
     def _find_result(self, node: ast.FunctionDef) -> None:
         """Finds what is named in the function's result; makes tuples of the dictionaries in it."""
         found = []
-        for part in returns(node):
+        for part in (one for one in own_nodes(node) if isinstance(one, ast.Return)):
             made = self._made(part.value, node)
             if self._is_dict_call(made):
                 keys = [item.arg for item in made.keywords]
@@ -387,15 +387,6 @@ def _maker(kind: Any, like: Callable) -> Callable:
 
 def _is_dictionary(form: Form) -> bool:
     return bool(form) and not form[0][0].isidentifier()
-
-
-def returns(function: ast.AST) -> Iterator[ast.Return]:
-    """Yields the returns of a function, without those of functions in it."""
-    for part in ast.iter_child_nodes(function):
-        if isinstance(part, ast.Return):
-            yield part
-        elif not isinstance(part, (ast.FunctionDef, ast.Lambda)):
-            yield from returns(part)
 
 
 def _start(node: Any) -> tuple[int, int]:

@@ -35,7 +35,7 @@ class NoMemory(nn.Cell):
 
 _product, _joined = ops.MatMul(transpose_b=True), ops.Concat(1)
 _one, _two, _three, _four = (ops.Split(1, parts) for parts in (1, 2, 3, 4))
-# What a `bprop` calls is primitives without a loop, or a cell.
+# A `bprop` calls primitives without a loop, or a cell.
 
 
 def put_row(rows: Tensor, step: Tensor, row: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class GRU(nn.Cell):
     def states(self, x: Tensor, ended: Tensor, state: tuple, burn_in: int = 0) -> tuple:
         """Computes the states of long segments, by a loop.
 
-        Of 16 steps of 64 units it takes 1.3 times as long as `unrolled`, and a third of the time to
+        16 steps of 64 units take 1.3 times as long as in `unrolled`, and a third of the time to
         compile, which does not grow with the steps.
 
         Args:

@@ -130,13 +130,13 @@ class GumbelSearch(nn.Cell):
         """
         root = value.astype(int32) * 0
         first = self._node(root)
-        # Of each node [B, N, ...]: its state, the policy and the value there, and whence it came.
+        # By node [B, N, ...]: state, policy, value, parent, and the action that led to it.
         latents = first * latent.expand_dims(1)
         policies = first * logits.expand_dims(1)
         values = first * value.reshape((-1, 1, 1))
         parents = (first * 0.0).astype(int32)
         causes = parents
-        # Of each edge [B, N, A]: the node below, or 0, the reward, visits, the sum of returns.
+        # By edge [B, N, A]: the node below, or 0, the reward, visits, the sum of returns.
         edges = policies * 0.0
         children, rewards, visits, totals = edges.astype(int32), edges, edges, edges
         gain = self._gain(value, logits, visits[:, 0], totals[:, 0])

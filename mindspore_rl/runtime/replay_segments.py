@@ -25,7 +25,7 @@ from mindspore_rl.platform.cache import commit, make_folder, writing
 from mindspore_rl.replay.frames import NUMBER, FrameColumn, FrameStore, Kind, is_stack, numbers_of
 
 FOLDER = "replay"
-"""Of the segments, beside the folder of the checkpoints."""
+"""Folder of the segments, beside the folder of the checkpoints."""
 PIECE_BYTES = 1 << 22
 """Bytes that are read or written at once, or one row if that is more."""
 

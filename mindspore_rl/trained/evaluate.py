@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from mindspore_rl import programs
 from mindspore_rl.environments.options import mask_option
-from mindspore_rl.environments.registry import spec, warning
+from mindspore_rl.environments.registry import built_once, spec, warning
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import CheckpointError, ConfigError, MsrlError
 from mindspore_rl.plan.plan import SHUFFLES, load_plan
@@ -171,6 +171,7 @@ class Played:
             self._film.take(self._environment.picture())
 
 
+@built_once()
 def build_trained(
     run_dir: Path,
     episodes: int,
@@ -218,7 +219,7 @@ def build_trained(
                 "whose numbers have another order or meaning: name another --env"
             )
         played = dataclasses.replace(played, layout=plan.layout)
-    # Who learnt against itself plans so against an opponent, too.
+    # A policy that learnt against itself plans against an opponent in the same way.
     played = dataclasses.replace(played, two_players=trained.two_players)
     if text := warning(env):
         say(f"{env}: {text}")

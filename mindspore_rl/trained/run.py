@@ -134,7 +134,7 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: one an iteration, in very long runs one a second.
 
-        None of a policy that comes with the package.
+        A policy that comes with the package has none.
         """
         return self._lines(METRICS_FILE)
 

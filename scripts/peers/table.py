@@ -274,16 +274,17 @@ def _apex() -> list[Row]:
     keys |= {"priority": 0.6, "epsilon_alpha": 7.0}  # which the others have not
     flags = {"workers": 2, "schedule": "order=asynchronous"}
     task = Task("dqn", "CartPole-v1", 16, 8, keys | {"updates": 32})
-    policy, waits, theirs = "SingleLearnerCoarse", "synchronous", _either(task.cleanrl_dqn())
+    policy, waits = "SingleLearnerCoarse", "synchronous"
+    theirs = (_either(task.cleanrl_dqn()), _either(task.rllib(actors=2)))
     programs = (
         task.ours(policy, **flags),
         task.ours(policy, {"name": waits}, workers=2),
-        *(task.sb3(), task.sb3("sbx"), *theirs),
+        *(task.sb3(), task.sb3("sbx"), *theirs[0], *theirs[1]),
     )
-    best = tuple(program.name for program in theirs)
-    work = "DQN CartPole, 16 x 8, 32 updates of 256: Ape-X with two actors and a learner; the "
-    work += "others without priorities"
-    targets = Target(1.0, against=(waits,)), Target(10.0, against=best)
+    work = "DQN CartPole, 16 x 8, 32 updates of 256 (one for 4 steps): Ape-X with two actors and a "
+    work += "learner; RLlib with two actors and priorities, the others without"
+    tens = (Target(10.0, against=tuple(one.name for one in both)) for both in theirs)
+    targets = Target(1.0, against=(waits,)), *tens
     many = Task("dqn", "CartPole-v1", 16, 32, keys | {"updates": 16})
     tables = (sys.executable, str(ROOT / "scripts" / "peers" / "tables_alone.py"))
     inserts = (many.ours(policy, **flags), Program("the tables alone", (tables,)))

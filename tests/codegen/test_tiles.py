@@ -228,6 +228,7 @@ def test_wide_gradients_and_large_loops_run_in_parts_after_the_tiles(all_tiled, 
     monkeypatch.setattr(batch_rules, "MAX_SUM", 0)
     monkeypatch.setattr(tiling, "MIN_ELEMENTS", 10)
     monkeypatch.setattr(tiling, "MIN_LOOP", 10)
+    monkeypatch.setattr(tiling, "MAX_PACKED_BYTES", 0)
     monkeypatch.setattr(emit_loop, "MIN_OWNED", 1)
     ms.set_seed(1)
     cell, inputs = Learn(Layers(48), plain), CASES["plain"][1]
@@ -251,9 +252,10 @@ def test_large_weights_are_stored_in_panels_once(all_tiled, monkeypatch):
 
 
 def test_rows_of_weights_become_whole_vectors_once(all_tiled):
-    """Other widths than multiples of a vector's are filled up with zeros."""
+    """Each core makes its own; widths beside multiples of a vector's are filled up with zeros."""
     ms.set_seed(1)
     _agreeing_on_threads(Learn(Layers(20), plain), CASES["plain"][1])
+    assert "thread_local char packed[" in all_tiled[0]
     assert "pack<20, 4, 4, true, 32>(" in all_tiled[0]
     assert ", 20, 4, false, false, 4, 32>(" in all_tiled[0]
 

@@ -53,7 +53,7 @@ REFUSED = {
     "m = f()": "the result, which is something else in each branch",
     "def f(o):\n    return o, {'a': 2 * o}\n"
     "g, m = msrl.gradient(^f, self.net, obs)": "`f`, a loss that returns a dictionary",
-    "g, m = msrl.gradient(self.loss, self.net, obs, action, ^more=target)": "does not take these",
+    "g, m = msrl.gradient(self.loss, self.net, obs, action, more=^target)": "does not take these",
     "^assert self.apply(reward)": "that calls a function of yours",
     "^assert not self.config.extra": "an assertion that fails",
     "for _ in range(3):\n    target = target * ^_": "reading `_`",
@@ -501,7 +501,8 @@ def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
             r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
         (
-            "noises = [msrl.uniform(16, self.config.seed) for _ in range(2)]",
+            "for _ in (1, 2):\n    for _ in msrl.epochs(2):\n"
+            "        noise = msrl.uniform(16, self.config.seed)",
             r"`noise = msrl.uniform\(16, n \* self.config.seed\)`, whose part i",
         ),
         (

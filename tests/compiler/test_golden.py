@@ -14,14 +14,14 @@ GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PASSES = {"partition": render_partition, "regions": pipeline.stage_text}
 """The projected programs are those of the regions."""
-BOTH = ("SingleLearnerCoarse", "MultipleLearners")
+COARSE = "SingleLearnerCoarse"
 JOBS = [
     (PROGRAMS / f"{name}.py", policy, env)
     for name, env, policies in (
-        ("a2c", "CartPole-v1", (*BOTH, "SingleLearnerFine")),
-        ("kl_stop", "CartPole-v1", BOTH),
-        ("kept", "CartPole-v1", BOTH[:1]),
-        ("teams", "graph:simple_tag_v3", (*BOTH, "Environments")),
+        ("a2c", "CartPole-v1", (COARSE, "SingleLearnerFine")),
+        ("kl_stop", "CartPole-v1", ("MultipleLearners",)),
+        ("kept", "CartPole-v1", (COARSE,)),
+        ("teams", "graph:simple_tag_v3", (COARSE, "Environments")),
     )
     for policy in policies
 ]

@@ -51,6 +51,17 @@ def test_a_value_is_sent_before_it_is_set_anew(tmp_path):
     assert ops.index(send) < ops.index(anew)
 
 
+def test_draws_of_a_loop_over_updates_are_made_before_it(tmp_path):
+    learn = """
+    for _ in range(2):
+        g, _ = msrl.gradient(self.loss, self.net, *msrl.replay_sample(8))
+        msrl.update(self.apply, g)
+    """
+    keep = "msrl.replay_insert(obs, action, reward, keep=64)"
+    found = analyse_with(tmp_path, "SingleLearnerCoarse", learn=learn, loop=keep, compiled=False)
+    assert [loops for _, loops in _ops(found, "learner", "replay_draw")] == [["iterations"]]
+
+
 def test_a_message_under_a_condition_keeps_all_of_its_pair_in_the_loop():
     job = inproc.request(inproc.PROGRAMS / "marks_in_branches.py", "SingleLearnerCoarse", 2)
     found = analyse(job)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from mindspore_rl.cli import main as cli
 from mindspore_rl.environments import registry
 from mindspore_rl.environments.check import check, random_actions
 from mindspore_rl.errors import EnvironmentFailure, UnknownEnvironmentError
@@ -58,6 +59,22 @@ class OfClass(Drift):
     def step(self, action):
         self.generator.random()
         return super().step(action)
+
+class Interrupts(Drift):
+    def step(self, action):
+        raise KeyboardInterrupt
+
+class Counted(Drift):
+    def __init__(self):
+        with open(__file__ + ".made", "a") as file:
+            file.write("1")
+
+class Numbers(Drift):
+    observation_space = library.spaces.Dict(
+        time=library.spaces.Box(0, 2**24 + 1, (), np.int64),
+        place=library.spaces.Box(-(2**24), 2**24, (2,), np.int64),
+        kind=library.spaces.Discrete(3),
+    )
 
 class Neither:
     pass
@@ -155,6 +172,26 @@ def test_draws_from_a_generator_that_environments_share_are_told(own):
     assert registry.warning(own("Shared")).startswith("it draws from `random` or `np.random`")
     assert registry.warning(own("OfClass")).startswith("it draws from a generator of its class or")
     assert registry.warning(own("Drift")) == ""
+
+
+def test_it_is_built_once_for_what_a_command_asks(own):
+    made = own.path.with_name("own.py.made")
+    for builds in (1, 2):
+        with registry.built_once():
+            for _ in range(2):
+                assert registry.spec(own("Counted")).warning == registry.warning(own("Counted"))
+        assert made.read_text() == "1" * builds
+
+
+def test_whole_numbers_that_float32_rounds_are_told(own):
+    found = registry.warning(own("Numbers"))
+    assert found.startswith("observations['time'] are int64 up to 16,777,217, and networks take")
+    assert found.count("observations[") == 1
+
+
+def test_an_interruption_of_its_own_is_no_ctrl_c(own, capsys):
+    assert cli.main(["envs", "check", own("Interrupts")]) == 2
+    assert "own.py:48: raised KeyboardInterrupt, which is for Ctrl-C" in capsys.readouterr().err
 
 
 def test_check_finds_one_that_ignores_its_seed(own):

@@ -68,7 +68,7 @@ def written(path: Path) -> bool:
     return path.read_text().endswith("\n")
 
 
-def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1) -> None:
+def work(plan: Plan, run_dir: Path, rank: int, link: Link, threads: int = 1, **_) -> None:
     stamps = Stamps(run_dir, plan.num_ranks)
     if plan.config["daemon"]:
         start_daemon(run_dir / f"daemon-{rank}")

@@ -51,7 +51,8 @@ def test_what_a_chunk_reports_is_told_in_every_iteration():
     link = SimpleNamespace(send_soon=lambda kind, **fields: told.append(fields["metrics"]))
     plan = SimpleNamespace(seed=1, num_envs=2)
     counts = {"number": 0, "iteration": 0, "env_steps": 0}
-    rank = SimpleNamespace(plan=plan, agents=None, link=link, profile=None, **counts)
+    nothing = dict.fromkeys(("agents", "profile", "goal"))
+    rank = SimpleNamespace(plan=plan, link=link, **nothing, **counts)
     parts = {"replay": None, "kept": None, "named": {}, "episodes": EpisodeCounter(2)}
     share = SimpleNamespace(rank=rank, env_indices=range(2), **parts)
     whole = object.__new__(FragmentRuntime)

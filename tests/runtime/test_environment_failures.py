@@ -107,7 +107,8 @@ def test_the_worker_is_named_whose_rewards_spoilt_the_loss_of_all(tmp_path):
     small = ("num_envs=8", "num_steps=16", "update_epochs=1", f"seed={seed}")
     code, _, err = ended(start(tmp_path, *place, *small), 240.0)
     assert code == 1
-    assert re.match(r"msrl: rank 1 \(\w+\[1\]\), iteration 0, cell iteration of \w+: ", err)
+    said = r"^msrl: rank 1 \(\w+\[1\]\), iteration 0, cell iteration of \w+: "
+    assert re.search(said, err, re.MULTILINE)
     assert "step 5: reward is 1e+30, expected" in err
     assert f"it was environment {victim}; the last action was" in err
 

@@ -17,7 +17,7 @@ PRODUCTS = tuple(op for op, primitive in PRIMITIVES.items() if primitive.kernel 
 
 @dataclass(frozen=True)
 class Read:
-    """How a product of many matrices reads an argument, before it is transposed.
+    """Reading of an argument by a product of many matrices, before it is transposed.
 
     Attributes:
         shape: of the matrices, for the whole batch.
@@ -132,9 +132,9 @@ def _turned(call: Call) -> None:
     apart, step = rows if turns else columns, rows // call.parts
     if call.parts > 1:
         x, y = f"{x} + part * {step * apart}", f"{y} + part * {step * width}"
+    shared = [] if call.node.attrs.get("of a core") else [f"own({y}, {step * width});"]
     call.in_parts(
-        f"own({y}, {step * width});",
-        f"pack<{columns}, {step}, {apart}, {str(turns).lower()}, {width}>({x}, {y});",
+        *shared, f"pack<{columns}, {step}, {apart}, {str(turns).lower()}, {width}>({x}, {y});"
     )
 
 

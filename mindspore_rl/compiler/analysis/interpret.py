@@ -15,7 +15,6 @@ from mindspore_rl.compiler.analysis.trainer import innermost, returned_at
 from mindspore_rl.compiler.ir.ir import Branch, Item, Loop, Op, Program, Where
 from mindspore_rl.compiler.ir.operations import OPERATIONS, Handlers
 from mindspore_rl.datasets.windows import blank_transitions, blank_windows
-from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.errors import MsrlError, ProgramError, first_line
 from mindspore_rl.plan.value import reduced_count
 from mindspore_rl.platform import mindspore_device
@@ -66,12 +65,9 @@ class Probe:
             trajectory buffer.
     """
 
-    def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
+    def __init__(self, trainer: Any, program: Program, num_envs: int, environment: Any) -> None:
         self.trainer, self.program, self.num_envs = trainer, program, num_envs
-        spec, seed = trainer.spec, trainer.config.seed
-        self.environment = LocalEnvironment(
-            trainer.config.env, spec.in_graph, range(num_envs), seed
-        )
+        self.environment = environment
         self.seen: dict[str, Any] = {}
         self._passed: dict[str, str] = {}  # results of boundaries, by the variable they passed on
         self.evaluated: list[tuple[Op, dict[str, Any]]] = []
@@ -88,8 +84,7 @@ class Probe:
 
     def run(self) -> None:
         """Evaluates the whole program."""
-        with self.environment:
-            self._items(self.program.body)
+        self._items(self.program.body)
 
     def _items(self, items: tuple[Item, ...]) -> None:
         for item in items:

@@ -22,8 +22,8 @@ class WatchfulProbe(Probe):
         impure: these operations, with the reason.
     """
 
-    def __init__(self, trainer: Any, program: Program, num_envs: int) -> None:
-        super().__init__(trainer, program, num_envs)
+    def __init__(self, trainer: Any, program: Program, num_envs: int, environment: Any) -> None:
+        super().__init__(trainer, program, num_envs, environment)
         self.impure: dict[str, str] = {}
         self.parameters = self._parameters()
 
@@ -34,10 +34,9 @@ class WatchfulProbe(Probe):
         """
         before = State(self.names)
         self.misread = before.misread()
-        with self.environment:
-            self._items(self.program.body)
-            if before.changed(after := State(self.names)):
-                self._look_for_changes(after)
+        self._items(self.program.body)
+        if before.changed(after := State(self.names)):
+            self._look_for_changes(after)
 
     def _look_for_changes(self, before: State) -> None:
         for op, inputs in self.evaluated:

@@ -309,7 +309,7 @@ class Draft:
     def beside_batch(self, value: Struct) -> Struct:
         """Marks what `agent_learn` or `report` gets that comes from the environments or the actor.
 
-        What comes through the replay has its marks.
+        Values that come through the replay have their marks.
         """
         if isinstance(value, (tuple, dict)):
             return rebuilt(value, map(self.beside_batch, parts_of(value)))

@@ -2,7 +2,7 @@
 
 `if test: return a` followed by `return b` becomes `if test: returned = a`, `else: returned = b` and
 `return returned`. In a loop, `return a` becomes a flag and `break`; behind the loop, the flag
-decides on `return a`. What cannot be written so is left as it is, and `build` refuses it.
+decides on `return a`. Other forms stay as they are, and `build` refuses them.
 """
 
 # ruff: noqa: D102  (the visitors of `ast`, whose names say what they take)
@@ -69,8 +69,8 @@ def _out_of_loops(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]
 class _Loops(ast.NodeTransformer):
     """Rewrites the loops of a nest so that `break` leaves them before they return.
 
-    What a `return` gives is computed behind the nest: after a `break` nothing changes its names,
-    but for the indices of the loops, which are copied.
+    The value of a `return` is computed behind the nest: after a `break` nothing changes its names,
+    except for the indices of the loops, which are copied.
 
     Attributes:
         before: statements to run before the nest.

@@ -617,7 +617,7 @@ class ExpressionReader:
     def object_path(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
         """Returns `self.network.value` as an expression on the trainer, actor or learner.
 
-        None for anything else. What is or has a cell or an array adds `$parameters` to `reads`.
+        None for anything else. A cell, an array, or a holder of one adds `$parameters` to `reads`.
         """
         path = self.paths.written(node, self.frame)
         if path is None:

@@ -24,8 +24,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.ir import Expr
-from mindspore_rl.platform.user_modules import statement_in
-from mindspore_rl.rl.by_place import returns
+from mindspore_rl.platform.user_modules import own_nodes, statement_in
 
 LOSS = (
     "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
@@ -53,7 +52,7 @@ class Inner:
 
     @property
     def name(self) -> str:
-        """Its name, for errors."""
+        """The function's name, for errors."""
         return getattr(self.tree, "name", "lambda")
 
 
@@ -255,7 +254,8 @@ class Functions:
     def _check_result(self, function: Any, node: ast.expr) -> None:
         """Refuses a loss that returns a dictionary."""
         tree = _tree_of(function) if self._role == "a loss" else None
-        for made in [] if tree is None else returns(tree):
+        found = [] if tree is None else own_nodes(tree)
+        for made in (node for node in found if isinstance(node, ast.Return)):
             parts: list[Any] = getattr(made.value, "elts", [made.value])
             if not any(isinstance(part, ast.Dict) for part in parts):
                 continue
@@ -402,11 +402,12 @@ def _tree_of(function: Any) -> Any:
 def width(function: Any) -> int | None:
     """Returns how many values each `return` of a function names; None if that is not written.
 
-    What a method of an attribute of its object returns is looked up: `return self.net.sample(obs)`.
+    `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
     if (tree := _tree_of(function)) is None:
         return None
-    values = [tree.body] if isinstance(tree, ast.Lambda) else [r.value for r in returns(tree)]
+    values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
+    values = [tree.body] if isinstance(tree, ast.Lambda) else values
     found = {_width_of(value, function, tree) for value in values}
     return found.pop() if len(found) == 1 else None
 

@@ -123,7 +123,7 @@ class Calls:
         actor = self.reader.trainer.actor
         result = named_result(actor.act) if name == "agent_act" else None
         if name == "env_step":
-            # What has its mark takes the names that it had.
+            # Marked results keep the names that they had with a call of `boundary`.
             prefix = "step_" if self.draft.implies(name) else ""
             targets = tuple(self.draft.new_temporary(prefix + name) for name in ENV_STEP_OUTPUTS)
         elif name == "replay_sample":

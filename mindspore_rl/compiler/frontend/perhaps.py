@@ -16,10 +16,10 @@ the names of lists that conditions make longer; by the places of loops and condi
 
 
 LIST = None
-"""In place of a key: the name is of a list, to which one branch of a condition appends."""
+"""Stands for a key: the name is of a list, to which one branch of a condition appends."""
 
 NUMBER = ...
-"""In place of a key: the name is a number that one branch of a condition sets before it is read."""
+"""Stands for a key: the name is a number that one branch of a condition sets before it is read."""
 
 
 class Again(Exception):  # noqa: N818
@@ -222,27 +222,26 @@ class Choices:
         return result
 
     def _chosen(self, new: Perhaps, old: Struct) -> Struct:
+        """Writes the one of two entries that counts, as a branch. Returns: its variables."""
         draft = self.draft
-        left_out = isinstance(old, Perhaps)
         before = old if isinstance(old, Perhaps) else Perhaps(old, Static(True))
         if not isinstance(before.value, Var) and not _may_lack(before.value):
             hint = "give it a key of its own"
             draft.fail(draft.frame.node, "an entry that is a tuple, and perhaps a number,", hint)
-        made = Perhaps(
-            *(Var(draft.fresh("entry")) for _ in range(1 + left_out)), *[None][left_out:]
-        )
+        parts = ("value", "given") if isinstance(old, Perhaps) else ("value",)
+        made = {part: Var(draft.fresh("entry")) for part in parts}
         bodies = []
         for entry in (Perhaps(new.value, Static(True)), before):
             outer, draft.scope = draft.scope, Scope(outer=draft.scope)
-            for target, value in ((made.value, entry.value), (made.given, entry.given)):
-                if target is not None:
-                    kind = "copy" if isinstance(value, Var) else "constant"
-                    (text,), reads = self.reader.texts([value], draft.frame.node)
-                    draft.emit(kind, (target.name,), (text,), reads)
+            for part, target in made.items():
+                value = getattr(entry, part)
+                kind = "copy" if isinstance(value, Var) else "constant"
+                (text,), reads = self.reader.texts([value], draft.frame.node)
+                draft.emit(kind, (target.name,), (text,), reads)
             bodies.append(tuple(draft.scope.items))
             draft.scope = outer
         self._branch(new.given.name, *bodies)
-        return made if left_out else made.value
+        return Perhaps(**made) if isinstance(old, Perhaps) else made["value"]
 
     def _branch(self, given: str, body: tuple, orelse: tuple = ()) -> None:
         frame, name = self.draft.frame, self.draft.name_op("if")

@@ -152,37 +152,32 @@ class Sequences:
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
         """Reads the arguments of `zip`.
 
-        What a loss returns, and an array whose rows are not counted now, are as long as the others.
+        A loss's results, and an array with an unknown number of rows, are as long as the others.
         """
-        frame, tuples = self.draft.frame, self.draft.tuples
-        turned = {
-            arg: isinstance(arg, ast.Call)
-            and frame.static(arg.func)[1] is reversed
-            and len(arg.args) == 1
-            for arg in call.args
-        }
-        values = {arg: frame.part(arg.args[0] if back else arg) for arg, back in turned.items()}  # type: ignore[attr-defined]
-        uncounted = [
-            arg
-            for arg, value in values.items()
-            if isinstance(value, Var)
-            and (
-                not turned[arg]
-                if value.name in tuples
-                else not (strict or self.draft.sizes_of(value.name))
-            )
-        ]
+        frame, uncounted = self.draft.frame, dict[ast.expr, tuple[Var, bool]]()
+        for arg in call.args:
+            inner = arg
+            if isinstance(arg, ast.Call) and len(arg.args) == 1:
+                inner = arg.args[0] if frame.static(arg.func)[1] is reversed else arg
+            value, turned = frame.part(inner), inner is not arg
+            if isinstance(value, Var) and self._is_uncounted(value, turned, strict):
+                uncounted[arg] = value, turned
         found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
-        if not found or not uncounted:
+        if not found:
             return [self.of(arg, "`zip` of this") for arg in call.args]
         least = min(map(len, found.values()))
-        for arg in uncounted:
-            name = values[arg].name
-            self.draft.temporary.discard(name)  # it is read several times
-            places = (-1 - k if turned[arg] else k for k in range(least))
-            each = (self.draft.result("glue", f"{name}[{place}]", (name,)) for place in places)
-            found[arg] = self.draft.unpack(values[arg], least) if strict else tuple(each)
+        for arg, (value, turned) in uncounted.items():
+            self.draft.temporary.discard(value.name)  # it is read several times
+            places = (-1 - k if turned else k for k in range(least))
+            each = (self.draft.result("glue", f"{value.name}[{k}]", (value.name,)) for k in places)
+            found[arg] = self.draft.unpack(value, least) if strict else tuple(each)
         return [found[arg] for arg in call.args]
+
+    def _is_uncounted(self, value: Var, turned: bool, strict: bool) -> bool:
+        """Returns whether nothing tells now how many parts a result or an array has."""
+        if value.name in self.draft.tuples:
+            return not turned
+        return not strict and not self.draft.sizes_of(value.name)
 
     def _of_dictionary(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `d.items()`, `d.keys()` and `d.values()`; returns None for any other call."""

@@ -154,7 +154,7 @@ class Op:
 
     @property
     def by_function(self) -> bool:
-        """Whether it is an update by a function inside another, which a cell makes once."""
+        """True for an update by a function inside another, which a cell makes once."""
         return self.kind == "update" and "(" in self.attr["objects"][0]
 
     @property

@@ -23,6 +23,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import atari, goals
 from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import MASK, split_options
+from mindspore_rl.environments.spaces import digits_lost
 from mindspore_rl.environments.sync_vector import RAISED, as_space, layers
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -216,7 +217,7 @@ def spec_of(name: str, env: Any, layout: str, space: Any) -> EnvironmentSpec:
         in_graph=False,
         notes=notes,
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
-        warning=_own_statistics(env),
+        warning="; ".join(filter(None, [_own_statistics(env), digits_lost(space)])),
         library=library,
         action_mask=masked,
         goal=goals.goal_of(env),
@@ -260,8 +261,8 @@ def draws_from_shared(env: Any) -> str:
         where = "a generator of its class or file"
     return (
         f"it draws from {where}, which the environments of a rank share: with "
-        "another number of workers its episodes are others; draw from self.np_random, which "
-        "super().reset(seed=seed) seeds"
+        "another number of workers, and resumed, its episodes are others; draw "
+        "from self.np_random, which super().reset(seed=seed) seeds"
     )
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -29,8 +30,15 @@ from mindspore_rl.errors import EnvironmentFailure, described
 from mindspore_rl.platform.trial import Trial
 
 
-def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSpec:
+def gym_spec(
+    name: str, maker: Callable[[], Any] | None = None, watched: bool = False
+) -> EnvironmentSpec:
     """Returns the spec of an environment, by building one; see `GymVector`.
+
+    Args:
+        name: the environment's.
+        maker: makes one of the user's own.
+        watched: whether its warning also tells what a step draws from a shared generator.
 
     Raises:
         UnknownEnvironmentError: no library knows the id.
@@ -39,15 +47,9 @@ def gym_spec(name: str, maker: Callable[[], Any] | None = None) -> EnvironmentSp
     first, mask, _ = _first(name, maker)
     env, layout = flattened(name, first, mask)
     found = library.spec_of(name, env, layout, first.observation_space)
+    if watched and (drawn := library.draws_from_shared(first)):
+        found = replace(found, warning="; ".join(filter(None, [found.warning, drawn])))
     closed(name, env.close)
-    return found
-
-
-def draws_from_shared(name: str, maker: Callable[[], Any]) -> str:
-    """Warns of an environment that draws from a shared generator; see `GymVector`."""
-    first, *_ = _first(name, maker)
-    found = library.draws_from_shared(first)
-    closed(name, first.close)
     return found
 
 

@@ -21,6 +21,7 @@ from mindspore_rl.plan.deployment import Deployment
 from mindspore_rl.plan.plan import Plan
 from mindspore_rl.plan.traffic import iterations_done, write
 from mindspore_rl.platform.held_signals import INTERRUPTED_EXIT
+from mindspore_rl.programs import seeded
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.coordinator.cleanup import CLOSED, CLOSED_EXIT, Orphans, OwnProcess
 from mindspore_rl.runtime.coordinator.cores import pin_cores
@@ -32,6 +33,7 @@ from mindspore_rl.runtime.coordinator.launch import WORKERS_LOG, Commands, JobPr
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Outcome
 from mindspore_rl.runtime.heartbeat import Stamps
+from mindspore_rl.runtime.rank.episodes import Goal
 
 BACKLOG = 64
 """Connections beside the ranks' that may be pending without a rank having to retry."""
@@ -199,13 +201,17 @@ def _run_here(watch: Watch, run_dir: Path, own: OwnProcess) -> None:
     watcher = threading.Thread(target=_watch, args=arguments, name="monitor")
     watcher.start()
     try:
-        with _crashes_told(run_dir), watch.interruption.raised_at_second():
+        seed = watch.plan.seed
+        with _crashes_told(run_dir), seeded(seed), watch.interruption.raised_at_second():
             if len(pairs) == 1:
                 on_cpu = watch.plan.device == "CPU" and watch.plan.compiled
                 # The core is only reserved; this process is not pinned.
                 with pin_cores(int(on_cpu), watch.metrics.note) as cores:
                     threads = len(cores[0]) if cores else 1
-                    run_worker(watch.plan, run_dir, leader, theirs, threads=threads)
+                    # A command would come some iterations late, never after the same one.
+                    stop = None if watch.options.eval_every else watch.options.stop_return
+                    goal = None if stop is None else Goal(stop)
+                    run_worker(watch.plan, run_dir, leader, theirs, threads=threads, goal=goal)
             else:
                 run_inproc(watch.plan, run_dir, [link for _, link in pairs])
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""What a rank does beside its training: it writes to the disk."""
+"""Background thread of a rank: writes to the disk while the rank trains."""
 
 import threading
 from collections import deque
@@ -24,7 +24,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work that `look` and `wait` have not found done."""
+        """True if there is work that `look` and `wait` have not found done."""
         return bool(self._begun)
 
     def look(self) -> None:

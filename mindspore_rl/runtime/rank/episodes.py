@@ -1,5 +1,6 @@
 """Counts returns and lengths of episodes."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -76,7 +77,7 @@ class EpisodeCounter:
     def take_finished(self) -> list[Episode]:
         """Returns the episodes that ended since the last call.
 
-        Of episodes without `info`, those that cannot change a metric may be missing.
+        Episodes without `info` may be missing if they cannot change a metric.
         """
         finished = list(self._finished)
         self._finished.clear()
@@ -88,3 +89,21 @@ class EpisodeCounter:
         part.returns, part.lengths = self.returns[rows], self.lengths[rows]
         part._finished = self._finished
         return part
+
+
+class Goal:
+    """Whether the mean return of the last episodes has reached the one at which a job ends.
+
+    Args:
+        mean_return: reward units; NaN: it is never reached.
+    """
+
+    def __init__(self, mean_return: float) -> None:
+        self._goal = mean_return
+        self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
+
+    def reached(self, episodes: Sequence[Episode]) -> bool:
+        """Adds the episodes of an iteration. Returns: whether the mean is as high after it."""
+        self._returns.extend(episode[0] for episode in episodes)
+        enough = len(self._returns) == MEAN_EPISODES
+        return enough and sum(self._returns) / MEAN_EPISODES >= self._goal

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_rl.environments.registry import make_graph
-from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.plan.traffic import CHECKPOINTS, CONTROL, RECORDS, Counts
 from mindspore_rl.programs import load_trainer
@@ -56,10 +55,9 @@ class FragmentRuntime(ShareRuntime):
         if rank.stepping and plan.in_graph:
             environment = make_graph(plan.environment)
         if rank.fragment.needs_tensors:
-            spec = environment_spec(plan.environment)
-            trainer = load_trainer(plan.algorithm, plan.config, spec)
+            trainer = load_trainer(plan.algorithm, plan.config, rank.spec)
             if lag := rank.fragment.lag:
-                second = load_trainer(plan.algorithm, plan.config, spec)
+                second = load_trainer(plan.algorithm, plan.config, rank.spec)
                 self._older = OlderParameters(trainer, second, lag)
         share = whole_share(rank, trainer, threads)
         self.state = RankState(share, self._older)
@@ -71,7 +69,7 @@ class FragmentRuntime(ShareRuntime):
         super().__init__(share, parts)
         self._chunks: list[ShareRuntime] = []
         self._records: dict[str, np.ndarray] = {}
-        self.iterations_here = 0
+        self.iterations_here, self._reached = 0, False
         self._server: Leases | None = None
         self._client: Client | None = None
         if rank.served:
@@ -230,7 +228,7 @@ class FragmentRuntime(ShareRuntime):
         """Returns the leader's decision, which is the same on every rank."""
         rank = self.rank
         command = rank.poll_command() if rank.number == 0 else CONTINUE
-        if rank.iteration >= rank.plan.num_iterations:
+        if rank.iteration >= rank.plan.num_iterations or self._reached:
             command = STOP
         if rank.messenger.alone:
             return command
@@ -274,13 +272,15 @@ class FragmentRuntime(ShareRuntime):
             self._report_iteration()
 
     def _report_iteration(self) -> None:
+        episodes, goal = self.share.episodes.take_finished(), self.rank.goal
+        self._reached = goal is not None and goal.reached(episodes)
         with contextlib.suppress(OSError):
             self.rank.link.send_soon(
                 "iteration",
                 rank=self.rank.number,
                 iteration=self.rank.iteration,
                 env_steps=self.rank.env_steps,
-                episodes=self.share.episodes.take_finished(),
+                episodes=episodes,
                 metrics=dict(self._metrics),
             )
         self._metrics.clear()

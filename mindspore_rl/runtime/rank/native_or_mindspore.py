@@ -21,7 +21,7 @@ from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.runtime.rank.mindspore_cell import CompiledCell
 
 NONE = "null"
-"""What the cache holds of a cell that has no native form."""
+"""Entry in the cache of a cell that has no native form."""
 
 
 class LoweredCell:
@@ -131,7 +131,7 @@ class LoweredCell:
 
 
 class _Seen:
-    """What the cache has of a cell that was compiled before, so that MindSpore need not compile it.
+    """Cache entry of a cell that was compiled before, so that MindSpore need not compile it.
 
     Attributes:
         name: of its file in the cache; empty if the cell has no fingerprint.

@@ -1,19 +1,23 @@
 """One process of a job: its place in the plan, and its lines to the others."""
 
+import functools
 import threading
 from pathlib import Path
 
 from mindspore_rl.communication.communicator import Communicator
 from mindspore_rl.communication.link import Link
+from mindspore_rl.environments import registry
+from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.plan.plan import FragmentPlan, Plan
 from mindspore_rl.plan.stages import Stage, Stages
 from mindspore_rl.rl.random import Agents
 from mindspore_rl.runtime.heartbeat import Stamps
 from mindspore_rl.runtime.profile_recorder import Profile
 from mindspore_rl.runtime.rank.background import Background
+from mindspore_rl.runtime.rank.episodes import Goal
 from mindspore_rl.runtime.rank.messenger import CHECKPOINT, CONTINUE, STOP, Messenger
 
-METRICS_POLL_S = 0.001
+METRICS_WAIT_S = 0.05
 
 
 class Rank:
@@ -31,6 +35,7 @@ class Rank:
         iteration: current iteration; the worker's own in an asynchronous job.
         env_steps: of the whole job, as far as this rank knows.
         profile: records events of some iterations; None: no profile.
+        goal: at which the only rank of a job ends it; None: it waits for the coordinator's command.
         background: writes to the disk beside the training.
     """
 
@@ -43,6 +48,7 @@ class Rank:
         link: Link,
         stamps: Stamps,
         profile: Profile | None = None,
+        goal: Goal | None = None,
     ) -> None:
         self.plan, self.run_dir, self.number, self.link = plan, run_dir, number, link
         self.fragment, self.replica = plan.fragment_of(number)
@@ -50,7 +56,7 @@ class Rank:
         self.agents = _agents(self.fragment, self.replica)
         self.iteration = 0
         self.env_steps = 0
-        self.stages, self.profile = Stages(plan), profile
+        self.stages, self.profile, self.goal = Stages(plan), profile, goal
         self.background = Background()
         self.messenger = Messenger(comm, self.stamp, self._waiting)
         self._stamps, self._stage = stamps, int(Stage.STARTING)
@@ -63,6 +69,11 @@ class Rank:
         self._stamps.write(self.number, self.iteration, stage)
         if self.profile is not None:
             self.profile.stage(stage)
+
+    @functools.cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The environment's spec, for which one is built."""
+        return registry.spec(self.plan.environment)
 
     @property
     def iterations_done(self) -> int:
@@ -101,9 +112,10 @@ class Rank:
 
         Returns: False if the coordinator is gone. It answers also a rank that has failed.
         """
-        while not self._logged.acquire(timeout=METRICS_POLL_S):
+        while not self._logged.acquire(blocking=False):
             if self.link.closed:
                 return False
+            self.link.wait(METRICS_WAIT_S)  # without the lock: the loop may take the message first
             with self._listening:
                 self._listen()
         return True

@@ -280,7 +280,7 @@ def _alike(first: np.ndarray, end: np.ndarray) -> Iterator[slice]:
 def _constant(columns: list[tuple[Any, np.dtype]]) -> range:
     """Returns the numbers of the columns whose records never change: not the last, of priorities.
 
-    Whether a last column of `[capacity, B]` int64 holds priorities is not known here.
+    A last column of `[capacity, B]` int64 counts as priorities, even if it holds something else.
     """
     column, dtype = columns[-1]
     return range(len(columns) - (dtype == np.int64 and column.ndim == 2))

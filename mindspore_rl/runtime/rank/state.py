@@ -53,8 +53,8 @@ class RankState:
     def save(self) -> None:
         """Gathers all ranks' state on rank 0, which begins to write the checkpoint.
 
-        Each rank writes its replay itself. Nobody waits for the disk, unless it still has the
-        checkpoint before to write.
+        Each rank writes its replay itself. No rank waits for the disk, unless the checkpoint before
+        is still being written.
         """
         rank = self._rank
         rank.background.wait()
@@ -199,7 +199,7 @@ class RankState:
             self._take_carried(arrays, anew=stateless or others)
             if not (stateless or others):
                 self._take_environments(arrays)
-            elif not others and self._share.vector is not None:
+            elif not (others or rank.plan.load_at) and self._share.vector is not None:
                 rank.note("environments without state were reset")
         except KeyError as error:
             raise CheckpointError(

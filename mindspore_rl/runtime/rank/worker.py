@@ -19,7 +19,6 @@ from mindspore_rl.communication.group import Group, HostGroup, debug_group, mind
 from mindspore_rl.communication.inproc import InprocHub
 from mindspore_rl.communication.link import Link
 from mindspore_rl.communication.mpi import OWN_CORE_SPIN_S, MpiCommunicator, is_mpi_error
-from mindspore_rl.environments.registry import spec as environment_spec
 from mindspore_rl.errors import (
     EnvironmentFailure,
     MsrlError,
@@ -31,9 +30,10 @@ from mindspore_rl.errors import (
 from mindspore_rl.plan.plan import Plan, load_plan
 from mindspore_rl.platform import gpu, interpreter
 from mindspore_rl.platform.user_modules import passing_module
-from mindspore_rl.programs import load_trainer
+from mindspore_rl.programs import load_trainer, seeded
 from mindspore_rl.runtime.heartbeat import Stamps, sent
 from mindspore_rl.runtime.profile_recorder import COLLECTIVE, FOLDER, Profile, ProfiledCommunicator
+from mindspore_rl.runtime.rank.episodes import Goal
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.rank import Rank
 from mindspore_rl.runtime.rank.worker_settings import WorkerSettings, worker_settings
@@ -48,6 +48,7 @@ def run_worker(
     group: Any = None,
     threads: int = 1,
     kind: type[FragmentRuntime] | None = None,
+    goal: Goal | None = None,
 ) -> None:
     """Runs a rank to its end; reports a failure to the coordinator and raises it."""
     rank = runtime = None
@@ -61,7 +62,7 @@ def run_worker(
             comm = ProfiledCommunicator(comm, profile) if comm else None
             if isinstance(group, HostGroup):
                 group.around = partial(profile.call, COLLECTIVE)
-        rank = Rank(plan, run_dir, number, comm, link, stamps, profile)
+        rank = Rank(plan, run_dir, number, comm, link, stamps, profile, goal)
         stack.callback(rank.background.close)
         if plan.hosts:
             stack.enter_context(sent(stamps, number, link))
@@ -70,7 +71,7 @@ def run_worker(
 
             os.environ["MS_OM_PATH"] = str(run_dir / "mindspore")  # a failed compilation's files
             mindspore_device.use(plan.device, compiled=plan.compiled)
-            load_trainer(plan.algorithm, plan.config, environment_spec(plan.environment))
+            load_trainer(plan.algorithm, plan.config, rank.spec)
         runtime = (kind or FragmentRuntime)(rank, group, threads)
         path = run_dir / "fragments" / rank.fragment.file
         name = f"fragment_{abs(hash((str(path), number)))}_{path.stem}"
@@ -184,7 +185,8 @@ def main(kind: type[FragmentRuntime] | None = None, join: Callable[..., Any] | N
             os.sched_setaffinity(0, settings.cores[comm.rank])
             comm.spin_s = OWN_CORE_SPIN_S
         threads = len(settings.cores[comm.rank]) if settings.cores else 1
-        run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads, kind)
+        with seeded(plan.seed, comm.rank):  # for environments that draw from them
+            run_worker(plan, settings.run_dir, comm.rank, link, comm, group, threads, kind)
     except BaseException:  # noqa: BLE001
         print(shortened(traceback.format_exc()), file=sys.stderr, flush=True)
         _exit()
