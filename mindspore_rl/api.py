@@ -171,7 +171,9 @@ class Msrl(Protocol):
         (count * steps). The product of count and steps must divide T.
         """
 
-    def gradient(self, loss: Callable, network: nn.Cell, *args: Any, rows: bool = False) -> tuple:
+    def gradient(
+        self, loss: Callable, network: nn.Cell, *args: Any, rows: bool = False, **named: Any
+    ) -> tuple:
         """Differentiates the mean over all samples of a per-sample loss.
 
         `loss(*args)` returns `[n]`, or a tuple whose first value is the loss `[n]` and whose others
@@ -181,6 +183,7 @@ class Msrl(Protocol):
             loss: a method of the learner.
             network: the cell whose parameters are differentiated by.
             args: arguments of the loss.
+            named: those that are given by name.
             rows: whether to return the values of each sample too, such as its TD error.
 
         Returns: `(grads, means)`: gradients by `network.trainable_params()`, and the means of the
@@ -189,7 +192,7 @@ class Msrl(Protocol):
             the batch.
         """
 
-    def update(self, method: Callable, *args: Any) -> None:
+    def update(self, method: Callable, *args: Any, **named: Any) -> None:
         """Calls a method that changes parameters or learner state, with replicated arguments."""
 
     def mean(self, *values: Any, keep: int = 0) -> Any:
@@ -274,6 +277,20 @@ def bound_to_act(
     elif noise is not None:
         args = (*args, noise)
     return signature.bind(*args, **named)
+
+
+def in_order(function: Callable, args: tuple, named: dict[str, Any]) -> tuple:
+    """Returns the arguments of a loss or an update in the order of its parameters.
+
+    Raises:
+        TypeError: it does not take these arguments in order.
+    """
+    if not named:
+        return args
+    bound = inspect.signature(function).bind(*args, **named)
+    if bound.kwargs:
+        raise TypeError(f"{next(iter(bound.kwargs))!r} can only be given by name")
+    return bound.args
 
 
 class Learner(nn.Cell):

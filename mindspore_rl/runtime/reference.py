@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
+from mindspore_rl.api import in_order
 from mindspore_rl.datasets.loader import EnvironmentWindows
 from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
@@ -298,7 +299,10 @@ class Reference(PlainLoop):
 
     # ---- learning --------------------------------------------------------------------------
 
-    def gradient(self, loss: Callable, network: Any, *args: Any, rows: bool = False) -> tuple:
+    def gradient(
+        self, loss: Callable, network: Any, *args: Any, rows: bool = False, **named: Any
+    ) -> tuple:
+        args = in_order(loss, args, named)
         key = (loss, *map(id, trainable(network)))
         compute = self._gradients.get(key) or gradient_function(loss, network, None)
         if inspect.ismethod(loss):  # a function inside `learn` is another one in every call
@@ -310,7 +314,8 @@ class Reference(PlainLoop):
         found = (grads, means, self._told) if rows else (grads, means)
         return self._implied("gradient", "gradient", found)
 
-    def update(self, method: Callable, *args: Any) -> None:
+    def update(self, method: Callable, *args: Any, **named: Any) -> None:
+        args = in_order(method, args, named)
         if self.implied is not None:  # statistics are told by the program alone
             self._implied("update", "gradient", _arrays(args))
         method(*(tuple(arg) if type(arg) is list else arg for arg in args))  # as a cell gets it

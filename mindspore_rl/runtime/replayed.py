@@ -339,7 +339,7 @@ class _Actor(Reference):
     def report(self, metrics: dict[str, Any]) -> None:
         """Leaves the metrics to the learner."""
 
-    def update(self, method: Callable, *args: Any) -> None:
+    def update(self, method: Callable, *args: Any, **named: Any) -> None:
         """Leaves updates to the learner."""
 
     # ---- one thread at a time ----------------------------------------------------------------

@@ -102,6 +102,16 @@ noise = [
 one, two = map(lambda k: k * msrl.mean(msrl.uniform(8, 1)), (1.0, 2.0))
 shift = ops.stack([k * x for k, x in enumerate(noise)]).sum() + msrl.mean(a) - 2.0 * msrl.mean(b)
 target = target * metrics["c"] + shift + 3.0 * one + two
+for turn in msrl.epochs(2):
+    for k, w in enumerate((1.0, 2.0)):
+        if msrl.mean(reward) * (k + turn) < 1.5:
+            g, _ = msrl.gradient(self.loss, self.net, obs, action, w * target)
+            msrl.update(self.apply, g)
+for k in (1.0, 2.0, 3.0):
+    g, (loss, _) = msrl.gradient(self.loss, self.net, obs, action, k * target)
+    if loss * k > 2.0:
+        break
+    msrl.update(self.apply, g)
 scales = (0.1, 0.2)
 parts = [msrl.gradient(self.loss, self.net, obs, action, k * target)[1][0] for k in scales]
 target = target + sum(parts)
@@ -128,6 +138,14 @@ if msrl.env_steps() < 10:
     n.setdefault("g", 0.25)
     n.setdefault("e", 0.25)
 target = target * (x + n["t"]) + n["e"] + n["f"] + n.get("g", 7.0) + ("g" in n) * 2.0
+"""
+BY_NAME = """
+g, m = msrl.gradient(self.loss, self.net, obs, target=0.5 * target, action=action)
+msrl.update(self.apply, grads=g)
+def error(o, goal, by):
+    return by * self.net.value(o) - goal
+g, m, rows = msrl.gradient(error, self.net, by=0.5, o=obs, goal=target, rows=True)
+msrl.update(self.apply, g)
 """
 REST = """
 def rest():
@@ -533,10 +551,11 @@ EQUAL = {
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),
     "loops and comprehensions over known lengths": ({"learn": SEQUENCES},),
-    "draws and gradients in comprehensions and map; one of two dictionaries": (
+    "draws and gradients in comprehensions, map and conditions; one of two dictionaries": (
         {"learn": DRAWN},
         "Central",
     ),
+    "arguments by name": ({"learn": BY_NAME},),
     "entries that are asked for": ({"learn": ASKED}, "Central"),
     "breaks in both branches, and in a while; means of each environment": (
         {"learn": EARLY + MEANS},

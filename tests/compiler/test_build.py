@@ -48,6 +48,12 @@ REFUSED = {
     "^self.optimizer(reward)": "whose result is not used",
     "^print(self.apply(reward))": "whose result is not used",
     "^print(msrl.mean(reward))": "whose result is not used",
+    "d = {}\n^self.apply(d)": "`d`, which a function may change in place",
+    "def f():\n    ^if msrl.env_steps() < 8:\n        return\n    return {'a': 1.0}\n"
+    "m = f()": "the result, which is something else in each branch",
+    "def f(o):\n    return o, {'a': 2 * o}\n"
+    "g, m = msrl.gradient(^f, self.net, obs)": "`f`, a loss that returns a dictionary",
+    "g, m = msrl.gradient(self.loss, self.net, obs, action, more=^target)": "does not take these",
     "^assert self.apply(reward)": "that calls a function of yours",
     "^assert not self.config.extra": "an assertion that fails",
     "for _ in range(3):\n    target = target * ^_": "reading `_`",

@@ -64,6 +64,7 @@ def _refused(folder, line):
 def test_what_does_not_compile_is_told_with_its_line(line, tmp_path):
     text = _refused(tmp_path, line)
     assert "agent_act#1 cannot be compiled" in text
+    assert ("write ops.assign(self.n, self.n + 1)" in text) is line.startswith("self.n")
     assert re.search(rf"raised at .*program_\w+\.py:\d+: {re.escape(line)}", text)
 
 

@@ -235,18 +235,28 @@ class Reading:
         )
 
 
+INSTEAD = (
+    (r"\.(\w*param\w*)\(", r"call \1 in __init__: self.own = tuple(...)"),
+    (
+        r"(self\.[\w.]+) ([-+*/])= (.+)",
+        r"write ops.assign(\1, \1 \2 \3), and make a Parameter of it",
+    ),
+)
+"""Patterns of lines that do not compile, and what to write."""
+
+
 def _not_compiled(op: Op, message: str) -> str:
     """Returns the lines of an operation that MindSpore does not compile, and its reason."""
     text = next(iter(message.strip().splitlines()), "")
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
-    listed = re.search(r"\.(\w*param\w*)\(", inside)
+    found = ((re.search(pattern, inside), hint) for pattern, hint in INSTEAD)
     return (
         f"{op.where}\n  {op.name} cannot be compiled: {text}"
         + (f"\n  raised at {inside}" if inside and str(op.where) not in inside else "")
         + (f"\n  write ops.{python[1]}imum in place of {python[1]}" if python else "")
-        + (f"\n  call {listed[1]} in __init__: self.own = tuple(...)" if listed else "")
+        + "".join(f"\n  {part.expand(hint)}" for part, hint in found if part)
     )
 
 

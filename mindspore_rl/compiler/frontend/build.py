@@ -29,6 +29,7 @@ from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
 from mindspore_rl.compiler.frontend.msrl_calls import Calls, used_as_numbers
 from mindspore_rl.compiler.frontend.perhaps import NUMBER, Again, Carried
+from mindspore_rl.compiler.frontend.records import Entries, Listed
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
@@ -136,6 +137,11 @@ def _alike(one: Struct, other: Struct) -> str:
             "parameter there for its value,\n  or choose with ops.where(condition, a, b)"
         )
     if any(isinstance(part, Static) and part.value is None for part in (one, other)):
+        if isinstance(one, dict) or isinstance(other, dict):
+            return (
+                "it is None in one of them: give an empty dictionary there, {}, of which "
+                "msrl.report reports nothing"
+            )
         return (
             "it is None in one of them: give it a number or an array of the other's shape there, "
             "such as 0.0 or\n  ops.zeros_like(x)"
@@ -470,6 +476,13 @@ class _Builder(ExpressionReader):
         if only_tells(node, self.frame):
             self.draft.left_out[self.frame.where(node)] = None
             return
+        for arg in node.args if isinstance(node, ast.Call) else ():
+            if isinstance(arg, ast.Name) and isinstance(self.frame.part(arg), (Entries, Listed)):
+                self.frame.fail(
+                    node,
+                    f"`{arg.id}`, which a function may change in place,",
+                    f"let it return the new value: {arg.id} = {ast.unparse(node)}",
+                )
         self.frame.fail(
             node,
             "an expression whose result is not used",

@@ -214,7 +214,9 @@ class Draft:
             if not isinstance(part, Var):
                 return part
             text = "".join(c if c.isalnum() else "_" for c in mark)
-            target, name = self.new_temporary(f"{text}_{part.name}"), (part.name,)
+            # A turn of an unrolled loop keeps its own variable: records go by variables.
+            named = self.fresh if self.unrolled else self.new_temporary
+            target, name = named(f"{text}_{part.name}"), (part.name,)
             self.follow(part.name, target)
             (passed,) = self.emit(
                 "boundary", (target,), name, reads=name, mark=mark, attrs=(("site", site),)

@@ -189,6 +189,28 @@ class Functions:
                 self.draft.fail(node, f"{called} without {name!r}", "")
         return {name: given[name] if name in given else inner.defaults[name] for name in names}
 
+    def in_order(self, node: ast.Call, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
+        """Returns the arguments of a loss or an update in order; some may be given by name."""
+        named = [item for item in node.keywords if item.arg != "rows"]
+        if not named:
+            return values
+        from mindspore_rl.api import in_order  # noqa: PLC0415  (imports MindSpore)
+
+        function, keywords = self._function(node.args[0])[0], dict[str, Struct]()
+        for item in named:
+            if item.arg is None:
+                self.draft.fail(item.value, "`**` in a call of msrl")
+            keywords[str(item.arg)] = self.reader.expression(item.value)
+        if isinstance(function, Inner):
+            return tuple(self.bound(function, values, keywords, node).values())
+        if isinstance(function, Partial):
+            self.draft.fail(named[0].value, "a keyword argument of a partial", "give it in order")
+        try:
+            return in_order(function, values, keywords)
+        except TypeError as error:
+            called = f"`{ast.unparse(node.args[0])}` does not take these arguments ({error}), so"
+            return self.draft.fail(named[0].value, f"{called} this", "give them in order")
+
     # ---- losses ----------------------------------------------------------------------------
 
     def loss(
@@ -210,6 +232,7 @@ class Functions:
             path, keywords = function.path, function.keywords
             values, function = (*function.args, *values), function.function
         self.width = width(function)
+        self._check_result(function, node)
         if isinstance(function, Inner):
             return self._inner_loss(function, values, keywords, node)
         assert path is not None
@@ -227,6 +250,22 @@ class Functions:
             given.append(f"{name}={own}" if name else own)
         call = [path, *map(_text, (", ".join(params), ", ".join(given))), _entries(fixed)]
         return self._call("bound", call), tuple(arrays)
+
+    def _check_result(self, function: Any, node: ast.expr) -> None:
+        """Refuses a loss that returns a dictionary."""
+        tree = _tree_of(function) if self._role == "a loss" else None
+        found = [] if tree is None else own_nodes(tree)
+        for made in (node for node in found if isinstance(node, ast.Return)):
+            parts: list[Any] = getattr(made.value, "elts", [made.value])
+            if not any(isinstance(part, ast.Dict) for part in parts):
+                continue
+            values = [one for part in parts for one in getattr(part, "values", [part])]
+            self.draft.fail(
+                node,
+                f"`{ast.unparse(node)}`, a loss that returns a dictionary,",
+                f"return its values in order, `return {', '.join(map(ast.unparse, values))}`, and "
+                "name these\n  where they are used: grads, (loss, *others) = msrl.gradient(...)",
+            )
 
     def _inner_loss(
         self, inner: Inner, args: tuple, keywords: dict[str, Struct], node: ast.AST
@@ -349,19 +388,24 @@ class Functions:
         )
 
 
+def _tree_of(function: Any) -> Any:
+    """Returns the tree of a function; None if it has no source."""
+    if isinstance(function, Inner):
+        return function.tree
+    known = inspect.unwrap(getattr(function, "__func__", function))
+    try:
+        return statement_in(inspect.getsourcelines(known)[0])
+    except (OSError, TypeError, SyntaxError):
+        return None
+
+
 def width(function: Any) -> int | None:
     """Returns how many values each `return` of a function names; None if that is not written.
 
     `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
-    if not isinstance(function, Inner):
-        known = inspect.unwrap(getattr(function, "__func__", function))
-        try:
-            tree: Any = statement_in(inspect.getsourcelines(known)[0])
-        except (OSError, TypeError, SyntaxError):
-            return None
-    else:
-        tree = function.tree
+    if (tree := _tree_of(function)) is None:
+        return None
     values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
     found = {_width_of(value, function, tree) for value in values}

@@ -14,7 +14,7 @@ from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATI
 from mindspore_rl.platform.names import RULE, is_name
 from mindspore_rl.rl.by_place import Named, named_result
 
-NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient")
+NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient", "update")
 """Calls that take keyword arguments, beside reductions."""
 
 
@@ -203,8 +203,8 @@ class Calls:
         minimum = 2 if name == "gradient" else 1
         if len(node.args) < minimum:
             self.draft.fail(node, f"msrl.{name} with {len(node.args)} arguments")
-        values = tuple(self.reader.elements(node.args[minimum:]))
         functions = self.reader.functions
+        values = functions.in_order(node, tuple(self.reader.elements(node.args[minimum:])))
         if name == "gradient":
             network = functions.network(node.args[1])
             loss, values = functions.loss(node.args[0], values)
@@ -271,10 +271,8 @@ class Calls:
         return path, values
 
     def _wants_rows(self, node: ast.Call) -> bool:
-        for item in node.keywords:
-            if item.arg != "rows":
-                self.draft.fail(item.value, f"the argument {item.arg!r} of msrl.gradient")
-        return any(self.draft.frame.known(item.value) for item in node.keywords)
+        named = (item for item in node.keywords if item.arg == "rows")
+        return any(self.draft.frame.known(item.value) for item in named)
 
     def _report(self, node: ast.Call) -> Struct:
         value = self.reader.expression(node.args[0]) if len(node.args) == 1 else None

@@ -92,14 +92,16 @@ class Drawing:
     def check_place(self, node: ast.AST) -> None:
         """Refuses a call in an unrolled loop: one place in the file, and several operations.
 
-        The plain loop reaches the calls of `UNROLLED` in the same order, if no loop or condition
-        of the run lies between.
+        The plain loop reaches the calls of `UNROLLED` in the same order, if no loop lies between,
+        and for those that draw no condition of the run.
         """
         draft = self.draft
-        inside = draft.unrolled_in == (len(draft.loops), draft.conditions)
+        loops, conditions = draft.unrolled_in or (0, 0)
         name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
-        if inside and name in UNROLLED:
-            return
+        if draft.unrolled and loops == len(draft.loops) and name in UNROLLED:
+            draws = name in ("uniform", "replay_sample")
+            if not draws or conditions == draft.conditions:
+                return
         if self.draft.unrolled:
             hint = "a call for each part, on lines of their own, or a loop over range(n)"
             match node:
