@@ -149,7 +149,7 @@ def make(request, monkeypatch, run_dir):
 
 def test_normal_end(run_dir, make):
     plan = make()
-    outcome = run(plan, run_dir, checkpoint_every_s=0.05)
+    outcome = run(plan, run_dir, checkpoint_every_s=0.001)
     assert (outcome.iterations, outcome.env_steps, outcome.stopped) == (12, 96, "steps")
     lines = iterations(run_dir)
     assert [line["iteration"] for line in lines] == list(range(1, 13))
