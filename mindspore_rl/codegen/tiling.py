@@ -276,11 +276,13 @@ class _Body:
         nodes = [new for old, new in self._made.items() if old in inner or is_view(new)]
         count = self.segment.batch // self.segment.size
         parts = min(count, MAX_PARTS)
-        args, packed = [arg for arg, _ in self._given], self._packed()
-        given = [arg.args[0] if arg in packed else arg for arg in args]
-        node = Value("Tiles", f"tiles of {self.segment.size}", given)
+        packed = self._packed()
+        for weight in packed:
+            weight.attrs["of a core"] = True
+        args = [arg.args[0] if arg in packed else arg for arg, _ in self._given]
+        node = Value("Tiles", f"tiles of {self.segment.size}", args)
         node.attrs = {
-            "packed": {args.index(arg): arg for arg in packed},
+            "packed": {i: arg for i, (arg, _) in enumerate(self._given) if arg in packed},
             "body": Block("tile", nodes=nodes, results=[self._made[v] for v in results]),
             "given": list(self._given.values()),
             "moves": [by_rows for _, by_rows in self._given],
@@ -302,7 +304,6 @@ class _Body:
         for value in self.turned.values():
             if size + value.type.nbytes <= MAX_PACKED_BYTES:
                 found.append(value)
-                value.attrs["of a core"] = True
                 size += value.type.nbytes
         return found
 
