@@ -2,7 +2,7 @@
 """Runs two writers and two readers of one replay table at full speed, and kills some of them.
 
     .venv/bin/python scripts/soak_replay.py
-    .venv/bin/python scripts/soak_replay.py --minutes 0.2 --kill-every 0.3
+    .venv/bin/python scripts/soak_replay.py --sequential --minutes 0.2 --kill-every 0.3
 
 Each record contains a checksum, which readers verify. One writer and one reader live throughout.
 A random one of the other two is killed (kill -9) again and again, at any moment, and restarted.
@@ -31,42 +31,52 @@ from mindspore_rl.replay.views import window_mask
 from mindspore_rl.replay.weights import ONE
 from mindspore_rl.replay.writer import Writer
 
-LENGTH, BATCH = 100, 64
-COLUMNS = (Column("data", (16,), "uint64"), Column("checksum", (), "uint64"))
-SPEC = TableSpec(COLUMNS, capacity=300, lanes=2, length=LENGTH, weighted=True)
-FACTORS = np.random.default_rng(0).integers(0, 1 << 63, (LENGTH, 16), np.uint64) * np.uint64(2)
+BATCH, WORDS = 64, 1600
+FACTORS = np.random.default_rng(0).integers(0, 1 << 63, WORDS, np.uint64) * np.uint64(2)
 FACTORS += np.uint64(1)  # odd: any changed word changes the checksum
 STILL_S = 60.0
 MAX_GROWTH_MB = 16.0
 ROLES = ("writer", "reader", "writer", "reader")  # the last two are killed
 
 
+def specification(sequential: bool) -> TableSpec:
+    """Return that of a table of trajectories, or of single steps of the same size."""
+    length = 1 if sequential else 100
+    columns = (Column("data", (WORDS // length,), "uint64"), Column("checksum", (), "uint64"))
+    return TableSpec(columns, 300, 2, length, weighted=True, sequential=sequential)
+
+
 def checksums(data: np.ndarray) -> np.ndarray:
-    """Return `[N]`, of data `[N, T, 16]`."""
-    return (data * FACTORS[: data.shape[1]]).sum((1, 2))
+    """Return `[N]`, of data of several steps `[N, T, words]`, or of one `[N, words]`."""
+    return (data.reshape(len(data), -1) * FACTORS).sum(1)
 
 
-def batch(rng: np.random.Generator, lengths: np.ndarray) -> dict[str, np.ndarray]:
+def batch(rng: np.random.Generator, lengths: np.ndarray, spec: TableSpec) -> dict[str, np.ndarray]:
     """Return records of several lengths, padded with zeros."""
-    mask = window_mask(lengths, np.zeros_like(lengths), LENGTH)
-    data = rng.integers(0, 1 << 63, (len(lengths), LENGTH, 16), np.uint64) * mask[..., None]
-    return {"data": data, "checksum": checksums(data)[:, None] * mask}
+    shape = spec.buffers(len(lengths))["data"].shape
+    data, mask = rng.integers(0, 1 << 63, shape, np.uint64), np.ones(len(lengths), np.uint64)
+    if spec.length > 1:
+        mask = window_mask(lengths, np.zeros_like(lengths), spec.length)
+    data *= mask[..., None].astype(np.uint64)
+    return {"data": data, "checksum": (checksums(data) * mask.T).T}
 
 
 def write(path: Path, lane: int, done: np.ndarray) -> None:
     """Write records forever, in batches and step by step."""
     rng = np.random.default_rng(os.getpid())
     made = []
-    for _ in range(20):
-        lengths = rng.integers(1, LENGTH + 1, 8)
-        made.append((batch(rng, lengths), lengths))
     with Table.open(path) as table, Writer(table, [lane]) as writer:
+        spec = table.spec
+        for _ in range(20):
+            lengths = rng.integers(1, spec.length + 1, 8)
+            made.append((batch(rng, lengths, spec), lengths))
         for records, lengths in itertools.cycle(made):
             writer.insert(np.full(8, lane), records, lengths, rng.random(8))
             record = writer.begin(lane)
             for start in range(0, int(lengths[0]), 30):
                 steps = slice(start, min(start + 30, int(lengths[0])))
-                writer.append(record, {name: x[0, steps] for name, x in records.items()})
+                first = {n: x[0] if spec.length > 1 else x for n, x in records.items()}
+                writer.append(record, {name: x[steps] for name, x in first.items()})
             writer.commit(record, rng.random())
             done[0] += 9
 
@@ -80,8 +90,10 @@ def read(path: Path, number: int, done: np.ndarray) -> None:
         for step in itertools.count():
             drawn = sample(table, Key(number, step), BATCH, ways[step % len(ways)], Wait(STILL_S))
             whole = table.gather(drawn.ids, out)
-            mask = window_mask(drawn.lengths, np.zeros(BATCH, np.int32), LENGTH)
-            right = (out["checksum"] == checksums(out["data"])[:, None] * mask).all(1)
+            right = checksums(out["data"]) == out["checksum"].T
+            if table.spec.length > 1:
+                mask = window_mask(drawn.lengths, np.zeros(BATCH, np.int32), table.spec.length)
+                right = (right | ~mask.T).all(0)
             table.update(drawn.ids, rng.random(BATCH))
             done[0] += int(whole.sum())
             done[1] += int((whole & ~right).sum())
@@ -90,11 +102,13 @@ def read(path: Path, number: int, done: np.ndarray) -> None:
 
 def sums_are_right(table: Table) -> bool:
     """Returns whether the next writer finds right sums, whenever the last one died."""
-    records = batch(np.random.default_rng(0), np.ones(SPEC.capacity, np.int64))
+    spec = table.spec
+    ones = np.ones(spec.capacity, np.int64)
+    records = batch(np.random.default_rng(0), ones, spec)
     with Writer(table) as writer:
-        for lane in range(SPEC.lanes):
-            writer.insert(np.full(SPEC.capacity, lane), records, np.ones(SPEC.capacity, np.int64))
-    return bool((table.totals() == SPEC.capacity * ONE).all())
+        for lane in range(spec.lanes):
+            writer.insert(ones * lane, records, ones)
+    return bool((table.totals() == spec.capacity * ONE).all())
 
 
 def memory_mb(pid: int) -> float:
@@ -103,7 +117,7 @@ def memory_mb(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1e3
 
 
-def soak(path: Path, seconds: float, kill_every_s: float) -> int:
+def soak(path: Path, spec: TableSpec, seconds: float, kill_every_s: float) -> int:
     """Run the soak and print its results. Returns: 1 if something was wrong."""
     context = multiprocessing.get_context("fork")
     # [role, (records, torn, overwritten)], each row of one process at a time
@@ -114,7 +128,7 @@ def soak(path: Path, seconds: float, kill_every_s: float) -> int:
         job.start()
         return job
 
-    table = Table.create(SPEC, path)
+    table = Table.create(spec, path)
     jobs = [start(number) for number in range(len(ROLES))]
     began, kills, wrong = time.monotonic(), 0, []
     first: list[float] = []
@@ -146,7 +160,7 @@ def soak(path: Path, seconds: float, kill_every_s: float) -> int:
     table.close()
     spent = time.monotonic() - began
     records, torn, overwritten = (done[:, i] for i in range(3))
-    megabytes = SPEC.starts[-1] / 1e6
+    megabytes = spec.starts[-1] / 1e6
     for i, role in enumerate(ROLES):
         rate = records[i] / spent
         print(f"{role} {i}: {rate:,.0f} records/s, {rate * megabytes:,.0f} MB/s")
@@ -175,9 +189,11 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="(default: 10)")
     parser.add_argument("--kill-every", type=float, default=2.0, help="seconds (default: 2)")
+    parser.add_argument("--sequential", action="store_true", help="single steps without entries")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="msrl-soak-", dir="/dev/shm") as folder:
-        return soak(Path(folder, "table"), args.minutes * 60, args.kill_every)
+        spec = specification(args.sequential)
+        return soak(Path(folder, "table"), spec, args.minutes * 60, args.kill_every)
 
 
 if __name__ == "__main__":

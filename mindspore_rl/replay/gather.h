@@ -2,9 +2,9 @@
 // the GPU a kernel that reads the table in the host's memory, with a block of threads for each
 // record.
 //
-// Of the table's specification come RECORDS, RECORD_BYTES, ENTRIES and DATA (where they begin),
-// COLUMNS, and of these STARTS in a record and STEP_BYTES, each list with commas; WINDOW is how many
-// steps are copied. KERNEL is as in native_step.h.
+// Of the table's specification come RECORDS, CAPACITY, RECORD_BYTES, LANES, ENTRIES and DATA (where they
+// begin; ENTRIES is 0 in a sequential table), COLUMNS, and of these STARTS in a record and STEP_BYTES,
+// each list with commas; WINDOW is how many steps are copied. KERNEL is as in native_step.h.
 #ifdef __CUDACC_RTC__
 #define ROW __device__ static inline
 #else
@@ -25,9 +25,15 @@ struct Arrays {
 
 // Whether a record is still the one of an id; its memory changes under us.
 ROW bool is_there(const Arrays &arrays, Number row) {
-  const Number id = arrays.ids[row];
-  const char *entry = (const char *)arrays.table[0] + ENTRIES + id % RECORDS * 32;
-  return id >= 0 && *(const volatile unsigned *)entry == (unsigned)(id / RECORDS * 2);
+  const Number id = arrays.ids[row], record = id % RECORDS, times = id / RECORDS;
+  const char *base = (const char *)arrays.table[0];
+  if (ENTRIES) {
+    const char *entry = base + ENTRIES + record * 32;
+    return id >= 0 && *(const volatile unsigned *)entry == (unsigned)(times * 2);
+  }
+  const volatile Number *lane = (const volatile Number *)(base + LANES + record / CAPACITY * 128);
+  const Number number = (times - 1) * CAPACITY + record % CAPACITY;  // in its lane
+  return times > 0 && number < lane[7] && lane[6] <= number + CAPACITY;  // committed, begun
 }
 
 // What one of several threads copies of a record; of what lies behind its end, or where it is not
@@ -37,7 +43,8 @@ ROW void copy_part(const Arrays &arrays, Number row, bool there, int thread, int
   const Number record = arrays.ids[row] % RECORDS, first = arrays.first[row];
   const char *base = (const char *)arrays.table[0];
   Number steps = 0;
-  if (there) steps = *(const volatile unsigned *)(base + ENTRIES + record * 32 + 4) - first;
+  if (there)
+    steps = (ENTRIES ? *(const volatile unsigned *)(base + ENTRIES + record * 32 + 4) : 1) - first;
   if (steps > WINDOW) steps = WINDOW;
   for (int c = 0; c < COLUMNS; c++) {
     char *to = arrays.columns[c] + row * WINDOW * step_bytes[c];

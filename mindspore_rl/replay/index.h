@@ -4,6 +4,10 @@
 // its holder has died rebuilds them. Random draws take no lock, but to count those of a record that
 // may be drawn so often and no more: between two additions of an update one may fall beside every
 // record, and is drawn again.
+//
+// Each record has an entry, but not in a sequential table: its records are single steps that are
+// written one after the other, so the counts of their lane tell what an entry would. Without weights,
+// nothing else belongs to a record then.
 #pragma once
 #include <pthread.h>
 
@@ -47,7 +51,9 @@ struct alignas(64) Lane {
   uint32_t session;      // counts its writers
   uint32_t wanted;       // a draw is held back for its records, see rate_limiter.h
   uint64_t begun, committed, total;
-  uint64_t post[2], pad[5];  // see barrier.h
+  uint64_t post[2];  // see barrier.h
+  uint32_t opened;   // the session of the last record that was begun, in a sequential table
+  uint32_t pad[9];
 };
 static_assert(sizeof(Lane) == 128, "as in spec.py");
 struct Entry {
@@ -85,6 +91,30 @@ struct Table {
   uint64_t *maxima(int64_t lane) const { return sums(lane) + header.nodes; }  // if weighted
   char *record(int64_t i) const { return base + header.data_offset + i * header.record_bytes; }
   int64_t records() const { return header.lanes * header.capacity; }
+
+  bool sequential() const { return header.entry_offset == header.weight_offset; }
+  // How often the record in a slot was written, twice, and less 1 while it is being written.
+  uint32_t generation(int64_t record) const {
+    if (!sequential()) return load(entry(record).generation);
+    const uint64_t size = header.capacity, rest = size - 1 - uint64_t(record) % size;
+    const Lane &its = lane(record / header.capacity);
+    const uint64_t begun = (load(its.begun) + rest) / size, done = (load(its.committed) + rest) / size;
+    return uint32_t(2 * begun - (begun != done));
+  }
+  // How many records of its lane were committed before it.
+  uint64_t order(int64_t record) const {
+    if (!sequential()) return entry(record).order;
+    const uint64_t size = header.capacity;
+    return uint64_t((generation(record) + 1) / 2 - 1) * size + uint64_t(record) % size;
+  }
+  int64_t length(int64_t record) const { return sequential() ? 1 : int64_t(entry(record).length); }
+  uint64_t weight(int64_t lane, int64_t slot) const {
+    return header.weights ? load(weights(lane)[slot]) : 1;
+  }
+  // Counts draws of a record. Returns: of how many it is the last, 0 where they are not counted.
+  uint32_t count_draws(int64_t record, uint32_t draws) const {
+    return sequential() ? 0 : __atomic_add_fetch(&entry(record).sampled, draws, __ATOMIC_RELAXED);
+  }
   int64_t id(int64_t record, uint32_t generation) const {
     return int64_t(generation / 2) * records() + record;
   }
@@ -176,7 +206,25 @@ void set_weight(const Table &table, int64_t lane, int64_t slot, uint64_t value) 
   store(table.lane(lane).total, table.lane(lane).total + change);
 }
 
+// Of a sequential table without weights: the slots from 0 on that have a record, and which of them is
+// being written; -1: none is.
+struct Filled {
+  int64_t slots, open;
+  explicit Filled(const Table &table, int64_t lane) {
+    const uint64_t begun = load(table.lane(lane).begun), size = table.header.capacity;
+    slots = int64_t(std::min(begun, size));
+    open = begun == load(table.lane(lane).committed) ? -1 : int64_t((begun - 1) % size);
+  }
+  uint64_t total() const { return uint64_t(slots - (open >= 0)); }
+  // Of a place among those that can be drawn; -1 beside them.
+  int64_t slot(uint64_t place) const {
+    if (place >= total()) return -1;
+    return int64_t(place) + (open >= 0 && int64_t(place) >= open);
+  }
+};
+
 void rebuild(const Table &table, int64_t lane) {
+  if (!table.header.weights) return store(table.lane(lane).total, Filled(table, lane).total());
   const uint64_t *below = table.weights(lane), *below_maxima = below;
   uint64_t *sums = table.sums(lane), *maxima = table.maxima(lane);
   Levels levels(table.header.weights);
@@ -244,9 +292,20 @@ void find(const Lanes &lanes, int64_t count, const int32_t *lane, uint64_t *offs
   }
 }
 
-// A record to be written, the oldest of the lane, or -1 if the writer has all of them open.
+// A record to be written, the oldest of the lane, or -1 if the writer has all of them open, in a
+// sequential table one.
 int64_t begin(const Table &table, int64_t at) {
   Lane &lane = table.lane(at);
+  if (table.sequential()) {
+    const int64_t slot = int64_t(lane.committed % uint64_t(table.header.capacity));
+    if (lane.begun != lane.committed && lane.opened == lane.session) return -1;
+    lane.opened = lane.session;
+    if (table.header.weights) set_weight(table, at, slot, 0);
+    store(lane.begun, lane.committed + 1);
+    if (!table.header.weights) rebuild(table, at);
+    std::atomic_thread_fence(std::memory_order_release);
+    return at * table.header.capacity + slot;
+  }
   for (int64_t tried = 0; tried < table.header.capacity; tried++) {
     int64_t slot = lane.begun % table.header.capacity;
     int64_t record = at * table.header.capacity + slot;
@@ -266,12 +325,17 @@ int64_t begin(const Table &table, int64_t at) {
 
 int64_t commit(const Table &table, int64_t record, uint64_t weight) {
   int64_t at = record / table.header.capacity;
-  Entry &entry = table.entry(record);
-  entry.order = table.lane(at).committed;
-  store(entry.generation, entry.generation + 1);
+  if (!table.sequential()) {
+    Entry &entry = table.entry(record);
+    entry.order = table.lane(at).committed;
+    store(entry.generation, entry.generation + 1);
+  }
   store(table.lane(at).committed, table.lane(at).committed + 1);
-  set_weight(table, at, record % table.header.capacity, weight);
+  if (table.header.weights)
+    set_weight(table, at, record % table.header.capacity, weight);
+  else
+    rebuild(table, at);
   store(table.lane(at).wanted, uint32_t(0));
-  return table.id(record, entry.generation);
+  return table.id(record, table.generation(record));
 }
 }  // namespace

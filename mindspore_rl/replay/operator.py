@@ -84,8 +84,10 @@ def macros_of(spec: TableSpec, window: int) -> dict[str, str | int]:
     header = spec.header()
     return {
         "RECORDS": f"{spec.lanes * spec.capacity}ll",
+        "CAPACITY": f"{spec.capacity}ll",
+        "LANES": f"{header['lane_offset']}ll",
         "RECORD_BYTES": f"{header['record_bytes']}ll",
-        "ENTRIES": f"{header['entry_offset']}ll",
+        "ENTRIES": f"{0 if spec.sequential else header['entry_offset']}ll",
         "DATA": f"{header['data_offset']}ll",
         "COLUMNS": len(spec.columns),
         "STARTS": ",".join(map(str, spec.starts[:-1])),

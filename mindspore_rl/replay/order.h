@@ -9,6 +9,12 @@ constexpr int64_t FIFO = 0, LIFO = 1, LARGEST_FIRST = 2;
 
 // The first slot from `slot` on, in steps of 1 or -1, that can be drawn; -1: there is none.
 int64_t nearest(const Table &table, int64_t lane, int64_t slot, int64_t step) {
+  if (!table.header.weights) {
+    const Filled filled(table, lane);
+    if (step < 0) slot = std::min(slot, filled.slots - 1);
+    if (slot == filled.open) slot += step;
+    return slot < filled.slots ? slot : -1;
+  }
   Levels levels(table.header.weights);
   int64_t level = 0, group = slot / FANOUT;
   while (true) {
@@ -95,7 +101,7 @@ class Walk {
     int64_t found = nearest(table_, lane, (start(lane) + step * passed + size) % size, step);
     if (found < 0) found = nearest(table_, lane, step > 0 ? 0 : size - 1, step);
     if (found < 0 || walked(lane, found) < passed) return;
-    uint64_t order = table_.entry(lane * size + found).order;
+    uint64_t order = table_.order(lane * size + found);
     nodes_.push({order_ == FIFO ? ~order : order, lane, 0, found, 1});
   }
 

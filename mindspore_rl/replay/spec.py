@@ -140,6 +140,9 @@ class TableSpec:
         weighted: whether records are drawn by priority.
         max_times_sampled: number of draws after which a record is no longer drawn; 0: no limit.
         min_records, samples_per_insert, slack: see `RateLimiter`.
+        sequential: whether the writer of a lane writes single steps one after the other, which may
+            be drawn any number of times. Such records have no index but for their weights, so that
+            small ones take half the memory; and all of a lane count as written by one writer.
         rate_limiter: in place of these three.
 
     Raises:
@@ -155,6 +158,7 @@ class TableSpec:
     min_records: int = 1
     samples_per_insert: float = 0.0
     slack: float = 0.0
+    sequential: bool = False
     rate_limiter: InitVar[RateLimiter | None] = None
 
     def __post_init__(self, rate_limiter: RateLimiter | None) -> None:
@@ -179,6 +183,12 @@ class TableSpec:
                     f"{name} of a replay table is {value}, expected at least {least:g}"
                     f"{' and whole' if whole else ''}"
                 )
+        if self.sequential and (self.length > 1 or self.max_times_sampled):
+            raise ReplayError(
+                f"a sequential replay table has length={self.length} and max_times_sampled="
+                f"{self.max_times_sampled}, expected single steps without a limit (1 and 0); leave "
+                "out `sequential`"
+            )
         if self.min_records > self.lanes * self.capacity:
             raise ReplayError(
                 f"min_records of a replay table is {self.min_records}, expected at most the "
@@ -249,7 +259,7 @@ class TableSpec:
             header[name] = getattr(self, name)
         header["magic"], header["spec_bytes"] = MAGIC, len(text)
         header["record_bytes"] = self.starts[-1]
-        _lay_out(header, ENTRY.itemsize)
+        _lay_out(header, self.sequential)
         return header
 
     def text(self) -> bytes:
@@ -274,17 +284,17 @@ def index_header(lanes: int, capacity: int) -> np.ndarray:
     """Returns the header of a table that has weights alone, no entries and no records."""
     header = np.zeros((), HEADER)
     header["lanes"], header["capacity"], header["weighted"] = lanes, capacity, 1
-    _lay_out(header, 0)
+    _lay_out(header, True)
     return header
 
 
-def _lay_out(header: np.ndarray, entry_bytes: int) -> None:
+def _lay_out(header: np.ndarray, sequential: bool) -> None:
     """Sets the sizes of the index in a header, and where each section begins."""
     lanes, capacity, weighted, record_bytes, text_bytes = (
         int(header[name])
         for name in ("lanes", "capacity", "weighted", "record_bytes", "spec_bytes")
     )
-    weights = -(-capacity // FANOUT) * FANOUT
+    weights = 0 if sequential and not weighted else -(-capacity // FANOUT) * FANOUT
     nodes, level = 0, weights
     while level > FANOUT:
         level = -(-(level // FANOUT) // FANOUT) * FANOUT
@@ -294,7 +304,7 @@ def _lay_out(header: np.ndarray, entry_bytes: int) -> None:
     for name, size in (
         ("limit_offset", LIMIT.itemsize),
         ("lane_offset", lanes * LANE.itemsize),
-        ("entry_offset", lanes * capacity * entry_bytes),
+        ("entry_offset", 0 if sequential else lanes * capacity * ENTRY.itemsize),
         ("weight_offset", lanes * weights * 8),
         ("tree_offset", lanes * nodes * (1 + weighted) * 8),
         ("data_offset", lanes * capacity * record_bytes),

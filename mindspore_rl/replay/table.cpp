@@ -76,11 +76,10 @@ int64_t table_commit(char *base, int64_t record, double priority, double exponen
 void table_append(char *base, int64_t record, int64_t steps, int64_t columns,
                   const int64_t *starts, const int64_t *step_bytes, const char *const *from) {
   Table table(base);
-  Entry &entry = table.entry(record);
+  int64_t done = table.sequential() ? 0 : table.length(record);
   for (int64_t c = 0; c < columns; c++)
-    memcpy(table.record(record) + starts[c] + entry.length * step_bytes[c], from[c],
-           steps * step_bytes[c]);
-  store(entry.length, entry.length + uint32_t(steps));
+    memcpy(table.record(record) + starts[c] + done * step_bytes[c], from[c], steps * step_bytes[c]);
+  if (!table.sequential()) store(table.entry(record).length, uint32_t(done + steps));
 }
 
 // Whole records, from one of them on. How many are inserted then: fewer if the table allows no
@@ -100,7 +99,7 @@ int64_t table_insert(char *base, int64_t done, int64_t count, const int32_t *lan
     for (int64_t c = 0; c < columns; c++)
       memcpy(table.record(record) + starts[c],
              from[c] + i * table.header.length * step_bytes[c], lengths[i] * step_bytes[c]);
-    table.entry(record).length = lengths[i];
+    if (!table.sequential()) table.entry(record).length = lengths[i];
     ids[i] = committed(table, record, priorities ? priorities[i] : 1.0, exponent);
   }
   wake(table);
@@ -125,9 +124,13 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
     uint64_t left[GROUP];
     bool direct = !lanes.header.weighted;
     for (int64_t i = 0; direct && i < size; i++) {  // all records there are can be drawn
-      const Lane &its = lanes.table(lane[start + i]).lane(lanes.own(lane[start + i]));
+      Table table = lanes.table(lane[start + i]);
+      const Lane &its = table.lane(lanes.own(lane[start + i]));
       slots[i] = int64_t(offsets[start + i]);
-      direct = load(its.total) == std::min(load(its.begun), uint64_t(lanes.header.capacity));
+      if (!table.header.weights)
+        slots[i] = Filled(table, lanes.own(lane[start + i])).slot(offsets[start + i]);
+      else
+        direct = load(its.total) == std::min(load(its.begun), uint64_t(lanes.header.capacity));
     }
     if (!direct) {
       memcpy(left, offsets + start, size * sizeof(uint64_t));
@@ -135,7 +138,7 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
     }
     for (int64_t i = 0; i < size; i++) {
       int64_t own = lanes.own(lane[start + i]);
-      if (slots[i] >= 0)
+      if (slots[i] >= 0 && !lanes.table(lane[start + i]).sequential())
         touch(&lanes.table(lane[start + i]).entry(own * lanes.header.capacity + slots[i]));
     }
     for (int64_t i = 0; i < size; i++) {
@@ -143,20 +146,21 @@ void table_resolve(char *base, const Place *places, int64_t all_lanes, int64_t c
       ids[at] = -1;
       if (slots[i] < 0) continue;
       Table table = lanes.table(lane[at]);
-      Entry &entry = table.entry(own * table.header.capacity + slots[i]);
-      uint32_t generation = load(entry.generation), draws = !counted || counted[at];
-      weights[at] = table.header.weighted ? load(table.weights(own)[slots[i]]) : 1;
-      lengths[at] = int32_t(entry.length);
+      const int64_t record = own * table.header.capacity + slots[i];
+      uint32_t generation = table.generation(record), draws = !counted || counted[at];
+      weights[at] = table.header.weighted ? table.weight(own, slots[i]) : 1;
+      lengths[at] = int32_t(table.length(record));
       if (generation % 2 || !weights[at]) continue;
       if (uint64_t most = table.header.max_times_sampled) {
         // Nobody writes the record now, whose count would be that of the next one.
         Locked locked(table, own);
+        Entry &entry = table.entry(record);
         if (entry.generation != generation || !table.weights(own)[slots[i]]) continue;
         entry.sampled += draws;
         if (entry.sampled >= most) set_weight(table, own, slots[i], 0);
         if (entry.sampled > most) continue;  // the last one to draw it died over it
       } else if (draws) {
-        __atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
+        table.count_draws(record, 1);
       }
       ids[at] = lanes.id(lane[at], slots[i], generation);
     }
@@ -315,7 +319,7 @@ int64_t table_update(char *base, int64_t count, const int64_t *ids, const double
     int64_t record = ids[i] % records, at = record / table.header.capacity;
     if (ids[i] < 0) continue;
     Locked locked(table, at);
-    if (table.entry(record).generation != uint32_t(ids[i] / records) * 2) continue;
+    if (table.generation(record) != uint32_t(ids[i] / records) * 2) continue;
     int64_t slot = record % table.header.capacity;
     if (!table.weights(at)[slot]) continue;
     set_weight(table, at, slot, weight_of(priorities[i], exponent));
@@ -335,20 +339,18 @@ int64_t table_pick(char *base, int64_t order, int64_t count, int64_t *ids, uint6
   while (found < count) {
     int64_t record = walk.next();
     if (record < 0) break;
-    Entry &entry = table.entry(record);
     // The last one to draw it may have died over it.
-    if (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) > most && most) continue;
-    ids[found] = table.id(record, entry.generation);
-    weights[found] = table.weights(record / capacity)[record % capacity];
-    lengths[found++] = int32_t(entry.length);
+    if (table.count_draws(record, 1) > most && most) continue;
+    ids[found] = table.id(record, table.generation(record));
+    weights[found] = table.weight(record / capacity, record % capacity);
+    lengths[found++] = int32_t(table.length(record));
   }
   bool taken = found == count && admit(table, 0, count);
   for (int64_t i = 0; i < found; i++) {
     int64_t record = ids[i] % table.records();
-    uint32_t &sampled = table.entry(record).sampled;
     if (!taken) {
-      __atomic_sub_fetch(&sampled, 1, __ATOMIC_RELAXED);
-    } else if (most && load(sampled) >= most) {
+      table.count_draws(record, uint32_t(-1));
+    } else if (most && load(table.entry(record).sampled) >= most) {
       set_weight(table, record / capacity, record % capacity, 0);
     }
   }
@@ -368,11 +370,10 @@ int64_t table_peek(char *base, int64_t order, int64_t count, uint64_t *keys, int
   int64_t found = 0, record;
   std::vector<uint64_t> least(table.header.lanes, UINT64_MAX);
   while (found < count && (record = walk.next(&keys[found])) >= 0) {
-    Entry &entry = table.entry(record);
     uint64_t &key = least[record / table.header.capacity];
     keys[found] = key = std::min(key, keys[found]);
-    ids[found] = table.id(record, entry.generation);
-    lengths[found++] = int32_t(entry.length);
+    ids[found] = table.id(record, table.generation(record));
+    lengths[found++] = int32_t(table.length(record));
   }
   return found;
 }
@@ -386,11 +387,10 @@ void table_claim(char *base, const Place *places, int64_t all_lanes, int64_t cou
     uint64_t most = table.header.max_times_sampled;
     int64_t lane = record / table.header.capacity, slot = record % table.header.capacity;
     Locked locked(table, lane);
-    Entry &entry = table.entry(record);
-    lengths[i] = int32_t(entry.length);
-    claimed[i] = entry.generation == generation && table.weights(lane)[slot] &&
-                 (__atomic_add_fetch(&entry.sampled, 1, __ATOMIC_RELAXED) <= most || !most);
-    if (claimed[i] && most && load(entry.sampled) >= most) set_weight(table, lane, slot, 0);
+    lengths[i] = int32_t(table.length(record));
+    claimed[i] = table.generation(record) == generation && table.weight(lane, slot) &&
+                 (table.count_draws(record, 1) <= most || !most);
+    if (claimed[i] && most && load(table.entry(record).sampled) >= most) set_weight(table, lane, slot, 0);
   }
 }
 
@@ -403,10 +403,9 @@ void table_release(char *base, const Place *places, int64_t all_lanes, int64_t c
     auto [table, record, generation] = lanes.record(ids[i]);
     int64_t lane = record / table.header.capacity, slot = record % table.header.capacity;
     Locked locked(table, lane);
-    Entry &entry = table.entry(record);
-    if (entry.generation != generation) continue;
-    __atomic_sub_fetch(&entry.sampled, 1, __ATOMIC_RELAXED);
-    if (!table.weights(lane)[slot]) set_weight(table, lane, slot, weights[i]);
+    if (table.generation(record) != generation) continue;
+    table.count_draws(record, uint32_t(-1));
+    if (!table.weight(lane, slot)) set_weight(table, lane, slot, weights[i]);
   }
 }
 

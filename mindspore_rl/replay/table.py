@@ -50,7 +50,8 @@ class Table(Records):
 
     Attributes:
         descriptor: of the file.
-        entries: `[lanes, capacity] ENTRY`, the index, for reading only.
+        entries: `[lanes, capacity] ENTRY`, the index, for reading only; `[0, 0]` in a sequential
+            table.
         lanes: `[lanes] LANE`, for reading only.
         limit: `[] LIMIT`, state of the rate limiter (inserts, samples), for reading only.
     """
@@ -67,7 +68,8 @@ class Table(Records):
         self._map = mmap.mmap(descriptor, int(self._header["total_bytes"]), flags)
         self._base = np.frombuffer(self._map, np.uint8).ctypes.data
         self._locked: PageLock | None = None
-        self.entries = self._view(ENTRY, "entry_offset", (spec.lanes, spec.capacity))
+        entries = (0, 0) if spec.sequential else (spec.lanes, spec.capacity)
+        self.entries = self._view(ENTRY, "entry_offset", entries)
         self.lanes = self._view(LANE, "lane_offset", (spec.lanes,))
         self.limit = self._view(LIMIT, "limit_offset", ())
 
@@ -211,13 +213,16 @@ class Table(Records):
             ValueError: a record is too long, or a weight is too large or belongs to no record.
         """
         spec, most = self.spec, LARGEST if self.spec.weighted else 1
-        longest = int(self.entries["length"].max())
+        longest = int(self.entries["length"].max(initial=0))
         if longest > min(spec.length, np.iinfo(np.int32).max):
             raise ValueError(f"it has a record of {longest} steps, expected at most {spec.length}")
         shape = (spec.lanes, int(self._header["weights"]))
         weights = self._view(np.dtype(np.uint64), "weight_offset", shape)
-        if weights[:, : spec.capacity].max() > most or weights[:, spec.capacity :].any():
+        if weights[:, : spec.capacity].max(initial=0) > most or weights[:, spec.capacity :].any():
             raise ValueError("it has weights that no record can have")
+        begun, committed = self.lanes["begun"], self.lanes["committed"]
+        if spec.sequential and (begun - committed > 1).any():
+            raise ValueError("its lanes have records that were not written one after the other")
 
     def save(self, path: Path | str) -> None:
         """Writes a copy to a file, piece by piece; the table must not be written meanwhile.

@@ -12,10 +12,10 @@ namespace {
 template <class Copy> bool read(const Lanes &lanes, int64_t id, Copy copy) {
   if (id < 0) return false;
   auto [table, record, generation] = lanes.record(id);
-  if (load(table.entry(record).generation) != generation) return false;
+  if (table.generation(record) != generation) return false;
   copy(table, record);
   std::atomic_thread_fence(std::memory_order_acquire);
-  return __atomic_load_n(&table.entry(record).generation, __ATOMIC_RELAXED) == generation;
+  return table.generation(record) == generation;
 }
 
 // Beyond this a batch does not stay in a cache: it is written past them, which saves reading first
@@ -56,18 +56,19 @@ void fetch(const Lanes &lanes, int64_t count, const int64_t *ids) {
     auto [table, record, generation] = lanes.record(ids[i]);
     touch(table.record(record));
     touch(table.record(record) + size - 1);
-    touch(&table.entry(record));
+    if (!table.sequential()) touch(&table.entry(record));
   }
 }
 
-// Whether a transition is the one some commits after another, of the same writer.
+// Whether a transition is the one some commits after another, of the same writer; a sequential table
+// does not know its writers.
 bool follows(const Table &table, int64_t record, int64_t before, int64_t commits) {
-  const Entry &entry = table.entry(record), &first = table.entry(before);
-  uint32_t generation = load(entry.generation);
-  bool right = entry.order == first.order + uint64_t(commits) && entry.session == first.session;
+  uint32_t generation = table.generation(record);
+  bool right = table.order(record) == table.order(before) + uint64_t(commits);
+  if (!table.sequential())
+    right &= table.entry(record).session == table.entry(before).session;
   std::atomic_thread_fence(std::memory_order_acquire);
-  return right && generation % 2 == 0 &&
-         __atomic_load_n(&entry.generation, __ATOMIC_RELAXED) == generation;
+  return right && generation % 2 == 0 && table.generation(record) == generation;
 }
 }  // namespace
 
@@ -89,7 +90,7 @@ void table_gather(char *base, const Place *places, int64_t all_lanes, int64_t co
       if ((i - begin) % GROUP == 0) fetch(lanes, std::min(GROUP, end - i), ids + i);
       whole[i] = read(lanes, ids[i], [&](const Table &table, int64_t record) {
         int64_t start = first ? first[i] : 0;
-        int64_t steps = int64_t(table.entry(record).length) - start;
+        int64_t steps = table.length(record) - start;
         int64_t length = std::min(window, std::max(steps, int64_t(0)));
         for (int64_t c = 0; c < columns; c++) {
           char *row = to[c] + i * window * step_bytes[c];
@@ -118,7 +119,7 @@ void table_will_need(char *base, int64_t count, const int64_t *ids, const int32_
   Announced announced;
   for (int64_t i = 0; i < count; i++) {
     auto [table, record, generation] = lanes.record(ids[i]);
-    int64_t steps = std::min(window, int64_t(table.entry(record).length) - first[i]);
+    int64_t steps = std::min(window, table.length(record) - first[i]);
     for (int64_t c = 0; c < columns && steps > 0; c++)
       announced.add(table.record(record) + starts[c] + first[i] * step_bytes[c],
                     steps * step_bytes[c]);

@@ -194,7 +194,11 @@ class Writer:
 
     def _full(self, lane: int) -> ReplayError:
         return ReplayError(
-            f"all {self.table.spec.capacity} records of lane {lane} are open; raise the capacity"
+            f"the record of lane {lane} is open; commit it first, or make the table without "
+            "`sequential`"
+            if self.table.spec.sequential
+            else f"all {self.table.spec.capacity} records of lane {lane} are open; raise the "
+            "capacity"
         )
 
 

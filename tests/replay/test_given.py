@@ -115,6 +115,14 @@ class Elsewhere:
             lambda w: w.insert(np.arange(99), STEP),
             r"lanes are \[ 0, 1, 2, \.\.\., 96, 97, 98\], ex",
         ),
+        (
+            lambda w: TableSpec(COLUMNS, 8, length=2, sequential=True),
+            "length=2 and .* leave out `seq",
+        ),
+        (
+            lambda w: TableSpec(COLUMNS, 8, max_times_sampled=1, sequential=True),
+            "max_times_sampled=1, expected single steps without a limit",
+        ),
         (lambda w: TableSpec(COLUMNS, True), "capacity of a replay table is True, expected at"),
         (lambda w: Table.open("a\0b"), r"path of a replay table is 'a\\x00b', expected text with"),
         (lambda w: n_step(w.table, [0], 1, {}), "view is of the type int, expected NStep"),

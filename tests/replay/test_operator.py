@@ -27,6 +27,7 @@ SPECS = [
     (TableSpec(COLUMNS, 6, lanes=2, length=5), 3),
     (TableSpec(COLUMNS, 6, lanes=2, length=5), 5),
     (TableSpec(COLUMNS, 9), 1),
+    (TableSpec(COLUMNS, 3, lanes=3, sequential=True), 1),
 ]
 
 

@@ -128,9 +128,11 @@ def test_the_smallest_probability_is_of_what_was_drawn_again_too(monkeypatch):
 
 
 @pytest.mark.parametrize(("mode", "weighted"), WAYS)
-@pytest.mark.parametrize("lanes", [(7,), (1, 6), (1, 3, 2, 1)])
-def test_records_are_drawn_as_often_as_they_should(mode, weighted, lanes):
-    quotas, spec = split(35, len(lanes)), whole_spec(weighted, length=1)
+@pytest.mark.parametrize(
+    ("lanes", "sequential"), [((7,), True), ((1, 6), False), ((1, 3, 2, 1), True)]
+)
+def test_records_are_drawn_as_often_as_they_should(mode, weighted, lanes, sequential):
+    quotas, spec = split(35, len(lanes)), whole_spec(weighted, length=1, sequential=sequential)
 
     def job(sharded, comm):
         out = sharded.spec.buffers(quotas[comm.rank])

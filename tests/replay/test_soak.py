@@ -11,8 +11,9 @@ SOAK = Path(__file__).parents[2] / "scripts" / "soak_replay.py"
 
 
 @pytest.mark.kill
-def test_a_soak_tears_no_record():
-    command = [sys.executable, SOAK, "--minutes", "0.05", "--kill-every", "0.15"]
+@pytest.mark.parametrize("kind", [[], ["--sequential"]], ids=["trajectories", "steps"])
+def test_a_soak_tears_no_record(kind):
+    command = [sys.executable, SOAK, "--minutes", "0.05", "--kill-every", "0.15", *kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "torn records: 0\n" in done.stdout

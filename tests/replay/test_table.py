@@ -151,21 +151,26 @@ def test_what_is_no_table_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ["length", "weight", "weight_behind"])
+@pytest.mark.parametrize("name", ["length", "weight", "weight_behind", "begun"])
 def test_an_index_that_points_out_of_a_table_is_refused(tmp_path, name, weighted):
-    spec = TableSpec(COLUMNS, capacity=5, lanes=2, length=4, weighted=weighted)
+    sequential = name == "begun"
+    length = 1 if sequential else 4
+    spec = TableSpec(COLUMNS, 5, lanes=2, length=length, weighted=weighted, sequential=sequential)
     table, _ = filled(range(8), spec)
-    weights = table._view(np.dtype("u8"), "weight_offset", (2, 16))
+    message = "it has a record of 5 steps|it has weights|written one after the other"
     if name == "length":
         table.entries["length"][1, 2] = 5
+    elif sequential:
+        table.lanes["begun"][1] += 2
     else:
+        weights = table._view(np.dtype("u8"), "weight_offset", (2, 16))
         weights[0, 2 if name == "weight" else 5] = 1 if name == "weight_behind" else (2**40 + 1)
     table.save(tmp_path / "saved")
-    with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
+    with pytest.raises(ReplayError, match=message):
         Table.load(tmp_path / "saved", tmp_path / "table")
     content = (tmp_path / "saved").read_bytes()[:-8]  # without its checksum, a table
     (tmp_path / "opened").write_bytes(content)
-    with pytest.raises(ReplayError, match="it has a record of 5 steps|it has weights"):
+    with pytest.raises(ReplayError, match=message):
         Table.open(tmp_path / "opened")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["opened", "saved"]
 

@@ -63,9 +63,10 @@ def check_n_step(table, ids, data, those, view):
 
 
 @pytest.mark.parametrize(("n", "gamma"), [(1, 0.9), (3, 0.99), (7, 0.5), (100, 1.0)])
-def test_n_steps_are_those_of_a_plain_loop(n, gamma):
+@pytest.mark.parametrize("sequential", [False, True])
+def test_n_steps_are_those_of_a_plain_loop(n, gamma, sequential):
     data = transitions(130)
-    table = Table.create(TableSpec(STEPS, capacity=50))  # goes round, and ends within
+    table = Table.create(TableSpec(STEPS, 50, sequential=sequential))  # goes round, ends within
     with writing(table, [0]) as writer:
         ids = np.concatenate(
             [
@@ -102,11 +103,13 @@ def test_the_steps_of_another_writer_are_not_those_of_an_episode(dies_within):
         check_n_step(table, those, part, np.arange(10), NStep(4, 0.9))
 
 
-def test_steps_that_are_overwritten_meanwhile_are_told():
+@pytest.mark.parametrize("sequential", [False, True])
+def test_steps_that_are_overwritten_meanwhile_are_told(sequential):
     """All values of a record are the number of its step, so that a sum tells which they are of."""
     obs = Column("obs", (20_000,), "float32")
     columns = (obs, Column("reward", (), "float32"), Column("next_obs", (20_000,), "float32"))
-    table, stop = Table.create(TableSpec(columns, capacity=6)), threading.Event()
+    table = Table.create(TableSpec(columns, capacity=6, sequential=sequential))
+    stop = threading.Event()
     view = NStep(3, 1.0, ends=(), last=("next_obs",))
 
     def write():
