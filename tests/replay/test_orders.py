@@ -9,7 +9,7 @@ from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.writer import writing
+from mindspore_rl.replay.writer import Writer, writing
 from tests.replay.ranks import on_ranks
 from tests.replay.tables import COLUMNS, filled, records
 
@@ -71,3 +71,17 @@ def test_a_way_to_draw_that_a_table_has_not_is_told():
         sample(plain, KEY, 5, Order.FIFO)
     with pytest.raises(ReplayError, match="0 records are to be drawn"):
         sample(plain, KEY, 0)
+
+
+def test_a_record_that_is_written_again_is_not_drawn_from_a_sequential_table():
+    table, ids = filled(range(8), TableSpec(COLUMNS, capacity=5, sequential=True))
+    writer = Writer(table)
+    assert writer.begin(0) == 3  # the oldest
+    for order, expected in ((Order.FIFO, ids[4:]), (Order.LIFO, ids[:3:-1])):
+        assert sample(table, KEY, 4, order).ids.tolist() == expected.tolist()
+    assert sorted(sample(table, KEY, 4, Mode.DISTINCT).ids) == ids[4:].tolist()
+    with pytest.raises(ReplayError, match="4 can be"):
+        sample(table, KEY, 5, Order.FIFO)
+    writer.close()  # what it had begun is lost, and is written first by the next one
+    with Writer(table) as writer:
+        assert writer.begin(0) == 3
