@@ -25,10 +25,9 @@ import numpy as np
 
 from mindspore_rl.replay.draws import Key, Mode, Order, sample
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.spec import Column, TableSpec
+from mindspore_rl.replay.spec import ONE, Column, TableSpec
 from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.views import window_mask
-from mindspore_rl.replay.weights import ONE
 from mindspore_rl.replay.writer import Writer
 
 BATCH, WORDS = 64, 1600

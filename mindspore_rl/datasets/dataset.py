@@ -130,7 +130,7 @@ class Dataset:
             raise ReplayError(f"data set {path} cannot be opened: {error.strerror}") from error
         try:
             self.about, spec = _read_about(descriptor)
-            self.table = Table(descriptor, spec, prefault=False)
+            self.table = Table.mapped(spec, descriptor)
             self.table.check_index()
             entries = self.table.entries[0]
             if (entries["generation"] != 2).any() or not entries["length"].all():

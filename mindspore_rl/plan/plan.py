@@ -138,6 +138,21 @@ class ReductionPlan:
 
 
 @dataclass(frozen=True)
+class ReplayPlan:
+    """A kept replay.
+
+    Attributes:
+        per_iteration: records of each environment that an iteration inserts.
+        capacity: the newest records of each environment that are kept.
+        by_priority: whether they are drawn by priority.
+    """
+
+    per_iteration: int = 0
+    capacity: int = 0
+    by_priority: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A distributed job: its program's fragments, ranks, messages and settings.
 
@@ -145,9 +160,7 @@ class Plan:
         algorithm: its name, the run's copy of its file and the package that it belongs to.
         config: the algorithm's configuration.
         steps_per_env: steps of each environment in an iteration.
-        records_per_env: records of each environment that an iteration keeps.
-        records_kept: the newest records of each environment that are kept.
-        named_replays: the same two numbers of each replay that has a name, by name.
+        replays: the kept replays by name; the one without a name has an empty one.
         checkpoint_replay: whether checkpoints contain them.
         resume: a checkpoint to start from.
         load_at: checkpoints to load before given iterations (tests of equality).
@@ -196,20 +209,9 @@ class Plan:
     library: str = ""
     action_mask: bool | None = None
     layout: Layout | None = None
-    records_per_env: int = 0
     parts: tuple[tuple[int, int], ...] = ()
-    records_kept: int = 0
     checkpoint_replay: bool = True
-    named_replays: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def replays(self) -> dict[str, tuple[int, int]]:
-        """The records of an environment in each kept replay, by its name (perhaps empty).
-
-        The first number is of those that an iteration inserts, the second of those that are kept.
-        """
-        own = {"": (self.records_per_env, self.records_kept)} if self.records_per_env else {}
-        return own | self.named_replays
+    replays: dict[str, ReplayPlan] = field(default_factory=dict)
 
     @property
     def leader(self) -> int:

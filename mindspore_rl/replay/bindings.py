@@ -11,7 +11,7 @@ from mindspore_rl.platform import toolchain
 SOURCE = Path(__file__).parent / "table.cpp"
 INCLUDES = tuple(
     SOURCE.with_name(f"{name}.h")
-    for name in ("barrier", "copying", "draw", "index", "order", "rate_limiter", "views")
+    for name in ("barrier", "copying", "draw", "index", "kept", "order", "rate_limiter", "views")
 )
 FLAGS = ("-pthread",)
 
@@ -38,10 +38,15 @@ def use_threads(count: int) -> None:
     _threads()[0].set_threads(count)
 
 
+def library() -> Path:
+    """Returns the library of `table.cpp`. Raises: MsrlError."""
+    return toolchain.library(SOURCE, {}, INCLUDES, FLAGS)
+
+
 @functools.cache
 def functions() -> ctypes.CDLL:
     """Loads the functions of `table.cpp`. Raises: MsrlError."""
-    found = ctypes.CDLL(str(toolchain.library(SOURCE, {}, INCLUDES, FLAGS)))
+    found = ctypes.CDLL(str(library()))
     p, i, d, u = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_uint32
     for name, result, arguments in (
         ("init", None, [p]),

@@ -17,7 +17,8 @@ import numpy as np
 from mindspore_rl.platform import toolchain
 from mindspore_rl.platform.resources import available_memory
 from mindspore_rl.replay.bindings import FLAGS
-from mindspore_rl.replay.rings import Rings
+from mindspore_rl.replay.kept_table import Kind
+from mindspore_rl.replay.rings import Rings, check_shapes
 
 SOURCE = Path(__file__).with_name("frames.cpp")
 LEAST_BYTES = 256
@@ -26,8 +27,6 @@ BLOCK_BYTES = 1 << 24
 """Frames are allocated in blocks of at most this size, or of one frame if that is more."""
 NUMBER = np.dtype(np.int32)
 """Type of a frame's number; 0: the frame of zeros that records have before they are written."""
-Kind = tuple[np.dtype, tuple[int, ...]]
-"""The dtype and the shape of a column's record."""
 
 
 def is_stack(dtype: np.dtype, record: Sequence[int]) -> bool:
@@ -253,13 +252,16 @@ class FrameRings:
 
     def __init__(self, rings: Rings, columns: Sequence[Any]) -> None:
         self._rings, self._columns = rings, columns
-        self.capacity, self.weighted = rings.capacity, rings.weighted
         self._lanes = np.arange(rings.num_envs)
 
     @property
-    def weights(self) -> np.ndarray:
-        """The weights `[capacity, B]`, if there are any."""
-        return self._rings.weights
+    def inserted(self) -> np.ndarray:
+        """Number of records ever inserted for each environment, `[B]`."""
+        return self._rings.inserted
+
+    def restore(self, inserted: np.ndarray) -> None:
+        """Counts records `[B]` that were written into the columns and weights."""
+        self._rings.restore(inserted)
 
     def draw(self, noise: np.ndarray, steps: int) -> tuple[np.ndarray, ...]:
         """Draws windows uniformly, see `KeptReplay.draw`."""
@@ -280,8 +282,9 @@ class FrameRings:
 
     def extend(self, places: slice, stacks: Sequence[np.ndarray]) -> None:
         """Writes records of some environments, values `[rows, b, ...]`."""
+        check_shapes(self._columns, len(self._lanes[places]), stacks)
         turns = np.arange(len(stacks[0]))[:, None]
-        slots = (self._rings.inserted[places] + turns) % self.capacity
+        slots = (self.inserted[places].astype(np.int64) + turns) % self._rings.capacity
         lanes = np.broadcast_to(self._lanes[places], slots.shape)
         found = []
         for column, stack in zip(self._columns, stacks, strict=True):

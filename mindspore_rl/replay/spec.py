@@ -19,7 +19,9 @@ MAGIC = b"MSRLTBL3"
 ALIGNMENT = 64  # a cache line
 PAGE = 4096
 FANOUT = 16
-MAX_WEIGHTED = 1 << 24  # weights are at most 2^40 (index.h), so 64 bits can sum them
+ONE, LARGEST = 1 << 20, 1 << 40
+"""The weight of a priority of 1, and the largest weight (index.h)."""
+MAX_WEIGHTED = 1 << 24  # so many weights' sum fits 64 bits
 MAX_BYTES = 1 << 62  # of a table, so that every offset in it is an int64
 MAX_TEXT = 1 << 20  # of a specification in a file
 HEADER = np.dtype(
@@ -278,14 +280,6 @@ class TableSpec:
             return TableSpec(**{**values, "columns": columns})
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"its specification cannot be read: {error!r}") from error
-
-
-def index_header(lanes: int, capacity: int) -> np.ndarray:
-    """Returns the header of a table that has weights alone, no entries and no records."""
-    header = np.zeros((), HEADER)
-    header["lanes"], header["capacity"], header["weighted"] = lanes, capacity, 1
-    _lay_out(header, True)
-    return header
 
 
 def _lay_out(header: np.ndarray, sequential: bool) -> None:

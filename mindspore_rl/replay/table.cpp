@@ -4,6 +4,7 @@
 // last: a reader that finds another generation after its copy than before has read nothing.
 #include "draw.h"
 #include "index.h"
+#include "kept.h"
 #include "rate_limiter.h"
 #include "order.h"
 #include "barrier.h"

@@ -21,8 +21,9 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +34,17 @@ from mindspore_rl.replay.bindings import functions
 from mindspore_rl.replay.given import check_kind, check_priorities, path_of, whole_numbers
 from mindspore_rl.replay.pinned_memory import PageLock
 from mindspore_rl.replay.records import Records
-from mindspore_rl.replay.spec import ENTRY, FIRST, LANE, LIMIT, TableSpec, check_same, described
-from mindspore_rl.replay.weights import LARGEST
+from mindspore_rl.replay.spec import (
+    ALIGNMENT,
+    ENTRY,
+    FIRST,
+    LANE,
+    LARGEST,
+    LIMIT,
+    TableSpec,
+    check_same,
+    described,
+)
 
 PIECE_BYTES = 1 << 22
 _MAP_NORESERVE = 0x4000  # else a file larger than memory cannot be mapped; mmap's from 3.13 on
@@ -45,8 +55,9 @@ class Table(Records):
     """A table that this process has mapped; a context that unmaps it on exit.
 
     Args:
-        descriptor: of the file; this object closes it.
         spec: the table's specification.
+        memory: with the table's bytes.
+        descriptor: of the file that is mapped there, which this object closes; -1: there is none.
 
     Attributes:
         descriptor: of the file.
@@ -56,22 +67,29 @@ class Table(Records):
         limit: `[] LIMIT`, state of the rate limiter (inserts, samples), for reading only.
     """
 
-    def __init__(self, descriptor: int, spec: TableSpec, prefault: bool) -> None:
+    def __init__(
+        self, spec: TableSpec, memory: mmap.mmap | np.ndarray, descriptor: int = -1
+    ) -> None:
         super().__init__(spec)
-        self.descriptor = descriptor
+        self.descriptor, self._map = descriptor, memory
         self._header = spec.header()
-        shared = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-        # If the file is open for reading only, this process's changes stay private.
-        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | _MAP_NORESERVE) | (
-            mmap.MAP_POPULATE if prefault else 0
-        )
-        self._map = mmap.mmap(descriptor, int(self._header["total_bytes"]), flags)
         self._base = np.frombuffer(self._map, np.uint8).ctypes.data
         self._locked: PageLock | None = None
         entries = (0, 0) if spec.sequential else (spec.lanes, spec.capacity)
         self.entries = self._view(ENTRY, "entry_offset", entries)
         self.lanes = self._view(LANE, "lane_offset", (spec.lanes,))
         self.limit = self._view(LIMIT, "limit_offset", ())
+
+    @staticmethod
+    def mapped(spec: TableSpec, descriptor: int, prefault: bool = False) -> "Table":
+        """Maps a table's file, which the table closes then. Raises: OSError, ValueError."""
+        shared = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        # If the file is open for reading only, this process's changes stay private.
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | _MAP_NORESERVE) | (
+            mmap.MAP_POPULATE if prefault else 0
+        )
+        memory = mmap.mmap(descriptor, int(spec.header()["total_bytes"]), flags)
+        return Table(spec, memory, descriptor)
 
     @staticmethod
     def create(spec: TableSpec, path: Path | str | None = None, prefault: bool = True) -> "Table":
@@ -106,7 +124,7 @@ class Table(Records):
             # Without this, a full /dev/shm would raise SIGBUS in the middle of a write.
             os.posix_fallocate(descriptor, 0, size)
             os.pwrite(descriptor, header.tobytes() + spec.text(), 0)
-            table = Table(descriptor, spec, prefault)
+            table = Table.mapped(spec, descriptor, prefault)
         except (OSError, ReplayError) as error:
             os.close(descriptor)
             if path is not None:
@@ -143,7 +161,7 @@ class Table(Records):
         try:
             found = described(descriptor)
             check_same(path, found, spec or found)
-            table = Table(descriptor, found, prefault)
+            table = Table.mapped(found, descriptor, prefault)
             table.check_index()
         except ReplayError:
             os.close(descriptor)
@@ -156,6 +174,23 @@ class Table(Records):
             lock(descriptor, fcntl.F_WRLCK, table.spec.lanes)
             functions().table_init(table.base)
         table._share()
+        return table
+
+    @staticmethod
+    def within(spec: TableSpec, allocate: Callable[[int], np.ndarray]) -> "Table":
+        """Creates a table in memory that this process alone has, which grows as it is written.
+
+        Args:
+            spec: the table's specification.
+            allocate: returns so many bytes of zeros.
+        """
+        header = spec.header()
+        memory = allocate(int(header["total_bytes"]) + ALIGNMENT)
+        memory = memory[-memory.ctypes.data % ALIGNMENT :][: header["total_bytes"]]
+        start = np.frombuffer(header.tobytes() + spec.text(), np.uint8)
+        memory[: len(start)] = start
+        table = Table(spec, memory)
+        functions().table_init(table.base)
         return table
 
     def __enter__(self) -> "Table":
@@ -192,10 +227,11 @@ class Table(Records):
         if self._locked is not None:
             self._locked.free()
         self._base = 0
-        os.close(self.descriptor)
         del self.entries, self.lanes, self.limit
-        with contextlib.suppress(BufferError):  # an array still refers to it
-            self._map.close()
+        if isinstance(self._map, mmap.mmap):
+            os.close(self.descriptor)
+            with contextlib.suppress(BufferError):  # an array still refers to it
+                self._map.close()
         del self._map
 
     def _share(self) -> None:
@@ -205,6 +241,26 @@ class Table(Records):
         return np.frombuffer(self._map, dtype, math.prod(shape), int(self._header[offset])).reshape(
             shape
         )
+
+    def column(self, number: int) -> np.ndarray:
+        """Returns all records' values in a column of the table, to read and write them there.
+
+        Nobody else may use the table meanwhile.
+
+        Returns: `[lanes, capacity, T, ...]`, of single steps `[lanes, capacity, ...]`.
+        """
+        spec, column, each = self.spec, self.spec.columns[number], int(self.spec.starts[-1])
+        steps = (spec.length,) if spec.length > 1 else ()
+        one = np.empty((*steps, *column.shape), column.dtype)
+        shape, strides = (spec.lanes, spec.capacity, *one.shape), (spec.capacity * each, each)
+        begin = int(self._header["data_offset"] + spec.starts[number])
+        return np.ndarray(shape, one.dtype, self._map, begin, (*strides, *one.strides))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of all records, `[lanes, capacity] uint64`."""
+        extent = self.spec.lanes, int(self._header["weights"])
+        return self._view(np.dtype(np.uint64), "weight_offset", extent)[:, : self.spec.capacity]
 
     def check_index(self) -> None:
         """Checks that the index is consistent: no entry may lead to a read out of bounds.
@@ -274,7 +330,8 @@ class Table(Records):
             raise ValueError("its checksum is not that of its contents")
 
     def _pieces(self) -> Iterator[memoryview]:
-        whole = memoryview(self._map if self.base else b"")
+        memory: Any = self._map if self.base else b""
+        whole = memoryview(memory)
         return (whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES))
 
     def _add(self, checksum: int, piece: memoryview) -> int:
@@ -322,7 +379,7 @@ class Table(Records):
 
     def read_at_random(self) -> None:
         """Turns off the system's read-ahead in the table's file."""
-        if self.base:
+        if self.base and isinstance(self._map, mmap.mmap):
             self._map.madvise(mmap.MADV_RANDOM)
 
     def will_need(self, ids: np.ndarray, first: np.ndarray, window: int) -> None:

@@ -44,15 +44,15 @@ def records_of(begin: State, plan: Plan, share: slice) -> dict[str, Kept]:
     """Returns the kept replays of some environments."""
     arrays, meta = begin
     found = {}
-    for name, (rows, capacity) in plan.replays.items():
+    for name, held in plan.replays.items():
         columns: list[np.ndarray] = []
         while (column := checkpoint.column_of(name, len(columns))) in arrays:
             columns.append(arrays[column][:, share])
         if columns:
-            in_step = np.full(meta["num_envs"], meta["iteration"] * rows)
+            in_step = np.full(meta["num_envs"], meta["iteration"] * held.per_iteration)
             inserted = arrays.get(checkpoint.inserted_of(name), in_step)[share]
             found[name] = Kept(len(inserted))
-            found[name].take(columns, inserted, capacity)
+            found[name].take(columns, inserted, held.capacity)
     return found
 
 

@@ -21,7 +21,7 @@ from mindspore_rl.datasets.windows import TRANSITIONS
 from mindspore_rl.environments.tensor_env import LocalEnvironment
 from mindspore_rl.replay.across import ACROSS, drawn_across, drawn_whole
 from mindspore_rl.replay.rings import Rings
-from mindspore_rl.replay.weights import ONE
+from mindspore_rl.replay.spec import ONE
 from mindspore_rl.rl import operators
 from mindspore_rl.rl.operators import gradient_function, leaves, to_array
 from mindspore_rl.rl.parameters import named_parameters, set_parameter, trainable
@@ -39,7 +39,7 @@ class Kept:
 
     Attributes:
         columns: arrays `[capacity, B, ...]`.
-        weights: `[capacity, B]` int64, see `replay.weights`.
+        weights: `[capacity, B]` int64, see `replay.rings`.
         inserted: number of records ever inserted for each environment, `[B]`.
         by_priority: whether it is drawn from by priority.
     """

@@ -69,11 +69,14 @@ class Replay:
         columns: of each column the dtype, and the shape of a record.
         segments: in the order in which they were written; none if the columns are arrays of the
             checkpoint.
+        by_priority: whether the last column holds weights; None in a checkpoint of an earlier
+            version.
     """
 
     capacity: int
     columns: tuple[tuple[str, tuple[int, ...]], ...]
     segments: tuple[Segment, ...] = ()
+    by_priority: bool | None = None
 
     def inserted(self, num_envs: int) -> np.ndarray:
         """Returns the number of records that were inserted for each environment."""

@@ -130,7 +130,7 @@ def test_records_of_whoever_is_ready_are_those_of_the_log(
     assert any(len(set(batch[:, 0])) < 3 for batch in log), "a worker has several"
     inserted = arrays["counters/inserted"]
     assert len(set(inserted)) > 1
-    assert sum(inserted) == 12 * 6 * plan.records_per_env
+    assert sum(inserted) == 12 * 6 * plan.replays[""].per_iteration
     assert max(ahead) > 1
     assert far(plan, log, arrays) < 1e-6
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mindspore_rl.errors import CheckpointError, NumericsError, ReplayError
 from mindspore_rl.replay.frames import FrameColumn
 from mindspore_rl.replay.kept import KeptReplay
-from mindspore_rl.replay.weights import LARGEST, ONE
+from mindspore_rl.replay.spec import LARGEST, ONE
 from mindspore_rl.rl.random import below
 
 ENVS, STACK, SIDE = 3, 2, 16
@@ -52,7 +52,7 @@ class Kept(RuleBasedStateMachine):
             self.surroundings.enter_context(mock.patch(f"mindspore_rl.{name}", value))
         self.capacity, self.weighted, self.images = capacity, weighted, images
         self.rng = np.random.default_rng(seed)
-        self.kept = KeptReplay(ENVS, folder=self.folder)
+        self.kept = KeptReplay(ENVS, capacity, weighted, folder=self.folder)
         self.columns = [np.zeros((capacity, *x.shape[1:]), x.dtype) for x in self.stacks(1, ENVS)]
         self.weights, self.inserted = np.zeros((capacity, ENVS), np.int64), np.zeros(ENVS, int)
 
@@ -86,7 +86,7 @@ class Kept(RuleBasedStateMachine):
     @rule(rows=st.integers(1, 40), whole=st.booleans())
     def extend(self, rows, whole):
         stacks = self.stacks(self.capacity if whole else min(rows, self.capacity), ENVS)
-        self.kept.extend(self.capacity, *stacks, weighted=self.weighted)
+        self.kept.extend(*stacks)
         self.wrote(range(ENVS), stacks)
 
     @rule(other_kinds=st.booleans())
@@ -98,7 +98,7 @@ class Kept(RuleBasedStateMachine):
             number, even, *images = values
             images = [image.astype(np.int64) for image in images]
             values = [number.astype(np.float64), np.repeat(even, 2)[::2], *images]
-        self.kept.write(self.capacity, *values, weighted=self.weighted)
+        self.kept.write(*values)
         self.wrote(range(ENVS), stacks)
 
     @rule(rows=st.integers(1, 3))
@@ -107,14 +107,14 @@ class Kept(RuleBasedStateMachine):
             lanes, part = range(ENVS)[places], self.kept.part(places)
             for _ in range(rows):
                 stacks = self.stacks(1, len(lanes))
-                part.write(self.capacity, *(x[0] for x in stacks), weighted=self.weighted)
+                part.write(*(x[0] for x in stacks))
                 self.wrote(lanes, stacks)
 
     @rule(lanes=st.sampled_from(ORDERS))
     def write_as_they_come(self, lanes):
         stacks = self.stacks(1, len(lanes))
         self.kept.sources = [slice(lane, lane + 1) for lane in lanes]
-        self.kept.write(self.capacity, *(x[0] for x in stacks), weighted=self.weighted)
+        self.kept.write(*(x[0] for x in stacks))
         self.kept.sources = []
         for at, lane in enumerate(lanes):
             self.wrote([lane], [stack[:, at : at + 1] for stack in stacks])
@@ -143,17 +143,17 @@ class Kept(RuleBasedStateMachine):
     def save_and_restore(self):
         """As from a checkpoint: one column after the other, some lanes at a time."""
         saved = [*self.columns, *([self.weights] if self.weighted else [])]
-        self.kept = KeptReplay(ENVS, folder=self.folder)
-        columns = self.kept.allocate(self.capacity, [(x.dtype, x.shape[2:]) for x in saved])
+        self.kept = KeptReplay(ENVS, self.capacity, self.weighted, folder=self.folder)
+        columns = self.kept.allocate([(x.dtype, x.shape[2:]) for x in self.columns])
         for lanes in (slice(0, 2), slice(2, 3)):
             for column, whole in zip(columns, saved, strict=True):
                 rows, places = (x.reshape(-1) for x in np.indices(whole[:, lanes].shape[:2]))
                 column[:, lanes][rows, places] = whole[:, lanes][rows, places]
-        self.kept.restore(columns)
-        self.kept.inserted[:] = self.inserted
-        with pytest.raises(CheckpointError, match=f"holds {self.capacity} records of each .* here"):
-            given = self.stacks(1, ENVS)
-            self.kept.extend(self.capacity + 1, *given, weighted=self.weighted)
+        self.kept.inserted = self.inserted
+        given = self.stacks(1, ENVS)
+        for other in ([given[0][..., None], *given[1:]], given[1:], [*given, given[0]]):
+            with pytest.raises(CheckpointError, match="the program keeps records of shapes"):
+                self.kept.extend(*other)
 
     # ---- drawing -----------------------------------------------------------------------------
 

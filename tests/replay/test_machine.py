@@ -19,9 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.draws import Drawn, Key, Mode, Order, draw, sample, strata
 from mindspore_rl.replay.sampler import Sampler
-from mindspore_rl.replay.spec import TableSpec
+from mindspore_rl.replay.spec import LARGEST, ONE, TableSpec
 from mindspore_rl.replay.table import Table
-from mindspore_rl.replay.weights import LARGEST, ONE
 from mindspore_rl.replay.writer import Writer
 from tests.replay.tables import COLUMNS, records
 

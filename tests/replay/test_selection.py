@@ -13,7 +13,6 @@ from scipy import stats
 from mindspore_rl.errors import ReplayError
 from mindspore_rl.replay.draws import Key, Mode, Order, draw, importance_weights, sample, windows
 from mindspore_rl.replay.rate_limiter import Wait
-from mindspore_rl.replay.rings import make_rings
 from mindspore_rl.replay.spec import TableSpec
 from mindspore_rl.replay.writer import writing
 from mindspore_rl.rl.random import key_schedule, stream, threefry_2x32
@@ -134,9 +133,6 @@ def test_more_records_than_whose_weights_can_be_summed_are_told():
     TableSpec(COLUMNS, capacity=1 << 23, lanes=2)
     with pytest.raises(ReplayError, match="fewer than 16,777,216"):
         TableSpec(COLUMNS, capacity=1 << 23, lanes=2, weighted=True)
-    with pytest.raises(ReplayError, match="fewer than 8,388,608"):
-        rows = np.broadcast_to(np.int64(0), (1 << 23, 1))
-        make_rings([rows], rows, np.zeros(1, np.int64), np.zeros)
 
 
 def _die_over(table):

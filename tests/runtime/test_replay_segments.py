@@ -11,6 +11,7 @@ import pytest
 
 from mindspore_rl.errors import CheckpointError, StorageError
 from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.replay.spec import ONE
 from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank import replay_checkpoint
 from mindspore_rl.runtime.rank.background import Background
@@ -24,6 +25,7 @@ class Kept:
 
     def __init__(self, capacity, envs, weighted=False):
         self.dtypes, self.envs, self.inserted = [], envs, np.zeros(len(envs), np.int64)
+        self.by_priority = weighted
         self.columns = [np.zeros((capacity, len(envs), 3)), np.zeros((capacity, len(envs)), bool)]
         self.columns += [np.zeros((capacity, len(envs)), np.int64)] if weighted else []
 
@@ -39,15 +41,9 @@ class Kept:
         for weights in self.columns[2:]:
             weights[:] = np.where(self.columns[0][..., 0] > 0, 1 + self.inserted, 0)
 
-    def allocate(self, capacity, kinds):
-        return [np.zeros((capacity, len(self.envs), *record), dtype) for dtype, record in kinds]
 
-    def restore(self, columns, *_):
-        self.columns = columns
-
-
-def rank_of(run, number, envs, capacity=10):
-    plan = SimpleNamespace(replays={"": (1, capacity)}, device="CPU")
+def rank_of(run, number, envs):
+    plan = SimpleNamespace(num_envs=ENVS, device="CPU")
     fragment = SimpleNamespace(components=("replay",))
     parts = {"run_dir": run, "number": number, "env_indices": envs, "iterations_done": 0}
     quiet = dict.fromkeys(("stamp", "note"), lambda told: None)
@@ -97,12 +93,15 @@ class Job:
         return [np.concatenate(columns, 1) for columns in parts]
 
 
-def taken(path, inserted, envs=range(ENVS), capacity=10, dtypes=()):
+def taken(path, inserted, envs=range(ENVS), capacity=10, dtypes=(), by_priority=None):
     """Returns the columns that a rank loads for some environments."""
-    kept = Kept(0, envs)
+    meta = checkpoint.look(path)
+    if by_priority is None:
+        by_priority = bool(checkpoint.replays_of(meta)[""].by_priority)
+    kept = KeptReplay(len(envs), capacity, by_priority, ENVS)
     kept.dtypes = list(dtypes)
-    rank = rank_of(path.parent, 0, envs, capacity)
-    ReplaySegments(rank, kept).take(path, checkpoint.look(path), inserted)
+    rank = rank_of(path.parent, 0, envs)
+    ReplaySegments(rank, kept).take(path, meta, inserted)
     return kept.columns
 
 
@@ -201,6 +200,21 @@ def test_a_replay_goes_on_with_another_capacity(tmp_path, small):
     ):
         taken(path, job.counts, capacity=20, dtypes=["float64", "bool"])
     assert sorted(taken(path, job.counts, capacity=4)[0][:, 0, 0]) == [8, 9, 10, 11]
+
+
+def test_a_replay_goes_on_with_priorities_or_without(tmp_path, small):
+    """Records that had none are as likely as new ones."""
+    for weighted in (False, True):
+        job = Job(tmp_path / str(weighted), range(6), weighted=weighted)
+        job.insert(np.arange(2, 8))
+        path = job.save(1)
+        *found, weights = taken(path, job.counts, range(1, 5), by_priority=True)
+        there = np.arange(10)[:, None] < np.arange(3, 7)
+        expected = job.columns()[2][:, 1:5] if weighted else np.where(there, ONE, 0)
+        np.testing.assert_array_equal(weights, expected)
+        for columns in (found, taken(path, job.counts, range(1, 5), by_priority=False)):
+            for column, whole in zip(columns, job.columns()[:2], strict=True):
+                np.testing.assert_array_equal(column, whole[:, 1:5])
 
 
 def test_the_replay_in_a_file_of_an_earlier_version_is_taken(tmp_path):
@@ -390,7 +404,8 @@ class Images(Job):
 
     def __init__(self, run, *shares, capacity=10):
         super().__init__(run, *shares, capacity=capacity)
-        self.random, self.kept = np.random.default_rng(3), [KeptReplay(len(s)) for s in shares]
+        self.random = np.random.default_rng(3)
+        self.kept = [KeptReplay(len(s), capacity, True) for s in shares]
         self.sides = list(map(ReplaySegments, self.ranks, self.kept))
         self.frames = self.random.integers(0, 255, (2, ENVS, 20, 16), np.uint8)
 
@@ -406,7 +421,7 @@ class Images(Job):
                 kept.sources = [slice(n, n + 1) for n in np.flatnonzero(turn < counts[envs])]
                 if kept.sources:
                     own = envs[turn < counts[envs]]
-                    kept.write(self.capacity, obs[own], self.counts[own], after[own], weighted=True)
+                    kept.write(obs[own], self.counts[own], after[own])
 
     def columns(self):
         parts = zip(*([np.asarray(c) for c in kept.columns] for kept in self.kept), strict=True)
@@ -431,7 +446,7 @@ def test_a_segment_has_each_frame_once(tmp_path, small, monkeypatch, shares):
             assert sum(new) == ENVS * (4 + 2) * 320 + of_records + of_weights
         arrays, _ = checkpoint.load(path)
         for envs in (range(6), range(1, 5)):
-            found = KeptReplay(len(envs), ENVS)
+            found = KeptReplay(len(envs), 10, True, ENVS)
             rank = rank_of(path.parent, 0, envs)
             ReplaySegments(rank, found).take(path, checkpoint.look(path), job.counts)
             if iteration < 4:

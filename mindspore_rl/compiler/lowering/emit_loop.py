@@ -246,15 +246,11 @@ class LoopWriter:
 
     @writes("replay_keep")
     def _replay_keep(self, op: Op) -> list[str]:
-        return [f"{kept(op)}.write({self._kept_rows(op)})"]
+        return [f"{kept(op)}.write({', '.join(op.args)})"]
 
     @writes("replay_keep_rows")
     def _replay_keep_rows(self, op: Op) -> list[str]:
-        return [f"{kept(op)}.extend({self._kept_rows(op)})"]
-
-    def _kept_rows(self, op: Op) -> str:
-        weighted = ("weighted=True",) if op.attr["weighted"] else ()
-        return ", ".join([str(op.attr["capacity"]), *op.args, *weighted])
+        return [f"{kept(op)}.extend({', '.join(op.args)})"]
 
     @writes("replay_draw")
     def _replay_draw(self, op: Op) -> list[str]:

@@ -18,6 +18,7 @@ from mindspore_rl.plan.plan import (
     MessagePlan,
     Plan,
     ReductionPlan,
+    ReplayPlan,
     save_plan,
 )
 from mindspore_rl.platform.cache import make_folder, write_file
@@ -108,21 +109,21 @@ def make_plan(
         arrivals=partition.arrivals,
         parts=tuple((part.start, part.stop) for part in partition.parts),
         steps_per_env=partition.program.steps_per_env,
-        **_records(partition),
+        replays=_replays(partition),
         **job,
     )
     save_plan(plan, folder)
     return plan
 
 
-def _records(partition: Partition) -> dict[str, Any]:
-    """Returns the fields of `Plan` on kept replays."""
-    named: dict[str, tuple[int, int]] = {}
-    for op, _ in walk(partition.program.body):
-        if op.kind == "replay_keep":
-            named[op.replay or ""] = op.attr["per_iteration"], op.attr["capacity"]
-    per_env, kept = named.pop("", (0, 0))
-    return {"records_per_env": per_env, "records_kept": kept, "named_replays": named}
+def _replays(partition: Partition) -> dict[str, ReplayPlan]:
+    """Returns the kept replays of a program by name, perhaps empty."""
+    keeps = [op for op, _ in walk(partition.program.body) if op.kind == "replay_keep"]
+    attrs = ((op.replay or "", op.attr) for op in keeps)
+    return {
+        name: ReplayPlan(held["per_iteration"], held["capacity"], held["weighted"])
+        for name, held in attrs
+    }
 
 
 def _fragment(projection: Projection, made: Generated, first_rank: int) -> FragmentPlan:

@@ -35,7 +35,7 @@ from mindspore_rl.plan.plan import Plan
 from mindspore_rl.platform import gpu, interpreter, toolchain
 from mindspore_rl.platform.cache import writing
 from mindspore_rl.platform.resources import SHARED_MEMORY, free_shared_bytes
-from mindspore_rl.replay import rings
+from mindspore_rl.replay import bindings
 from mindspore_rl.runtime.coordinator import reaper
 from mindspore_rl.runtime.coordinator.cleanup import MARK, Orphans, Reaper
 
@@ -206,7 +206,7 @@ def begin_guard() -> None:
 def _libraries(plan: Plan) -> list[Callable[[], Path]]:
     """Returns the makers of libraries that ranks need after they have imported MindSpore."""
     reduces = plan.device == "CPU" and any(f.collectives for f in plan.fragments)
-    return [group.library] * reduces + [rings.library] * bool(plan.replays)
+    return [group.library] * reduces + [bindings.library] * bool(plan.replays)
 
 
 class JobProcesses:

@@ -61,7 +61,7 @@ class KeptByAll:
             steps: consecutive records of a window; 0: single records.
         """
         own, here = self._rank.env_indices, self._rank.replica
-        rows = numbers % len(self._kept.columns[0])
+        rows = numbers % self._kept.capacity
         if len(own) == len(self._kept.began):
             return self._kept.records(rows.reshape(-1), holders.reshape(-1), steps)
         ends = [end for _, end in self._rank.fragment.shares]
@@ -84,7 +84,7 @@ class KeptByAll:
     def _filled(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the numbers of records inserted for and kept of each environment, `[B]`."""
         inserted = self._inserted()
-        return inserted, np.minimum(inserted, len(self._kept.columns[0]))
+        return inserted, np.minimum(inserted, self._kept.capacity)
 
     def _inserted(self) -> np.ndarray:
         """Returns the number of records ever inserted for each environment of the job, `[B]`."""

@@ -10,6 +10,7 @@ from mindspore_rl.environments.error_context import GuardedVector
 from mindspore_rl.environments.registry import make_vector
 from mindspore_rl.environments.sync_vector import LoopVector
 from mindspore_rl.plan.edges import Edge, chunk_of, plan_edges
+from mindspore_rl.plan.plan import ReplayPlan
 from mindspore_rl.replay.kept import KeptReplay
 from mindspore_rl.replay.trajectory import TrajectoryBuffer
 from mindspore_rl.runtime.rank.episodes import EpisodeCounter
@@ -86,17 +87,22 @@ def whole_share(rank: Rank, trainer: Any, threads: int) -> Share:
         trainer: its parameters are exchanged; None on a rank without tensors.
         threads: number of threads that may step environments.
     """
-    steps = rank.stepping and not rank.plan.in_graph
-    kept = partial(KeptReplay, len(rank.env_indices), rank.plan.num_envs, rank.plan.replay_dir)
+    plan, steps = rank.plan, rank.stepping and not rank.plan.in_graph
+
+    def kept(name: str) -> KeptReplay:
+        held = plan.replays.get(name, ReplayPlan())
+        how = held.capacity, held.by_priority, plan.num_envs, plan.replay_dir
+        return KeptReplay(len(rank.env_indices), *how)
+
     return Share(
         rank,
         rank.env_indices,
         _vector(rank, threads) if steps else None,
         EpisodeCounter(len(rank.env_indices)),
         TrajectoryBuffer(),
-        kept(),
-        Exchange(rank, plan_edges(rank.plan), trainer),
-        {name: kept() for name in rank.plan.named_replays},
+        kept(""),
+        Exchange(rank, plan_edges(plan), trainer),
+        {name: kept(name) for name in plan.replays if name},
     )
 
 

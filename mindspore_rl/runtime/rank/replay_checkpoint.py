@@ -19,6 +19,7 @@ from mindspore_rl.plan.reading import read
 from mindspore_rl.plan.stages import Stage
 from mindspore_rl.replay.frames import FrameColumn
 from mindspore_rl.replay.kept import KeptReplay
+from mindspore_rl.replay.spec import ONE
 from mindspore_rl.runtime import checkpoint, replay_segments
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.rank import Rank
@@ -65,7 +66,7 @@ class ReplaySegments:
                     end[lanes] = first[lanes]
             parts = [
                 (segment, [piece if piece.base is None else piece.copy() for piece in pieces])
-                for segment, pieces in self._parts(columns, _constant(columns), first, end)
+                for segment, pieces in self._parts(columns, self._constant(columns), first, end)
             ]
             rank.background.begin(partial(self._write_parts, rank.iterations_done, parts))
             new = int((inserted - end).sum())
@@ -88,7 +89,7 @@ class ReplaySegments:
         if not columns:
             return {}
         kinds = tuple((dtype.str, column.shape[2:]) for column, dtype in columns)
-        found = Replay(len(columns[0][0]), kinds)
+        found = Replay(len(columns[0][0]), kinds, by_priority=self._kept.by_priority)
         found = replace(found, segments=tuple(self._write(columns, inserted, found)))
         data = np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8)
         return {f"{WRITTEN}{self._rank.number}/{self._name}": (data, None)}
@@ -98,9 +99,9 @@ class ReplaySegments:
     ) -> list[Segment]:
         """Returns the segments that hold this rank's replay; writes those that are new.
 
-        Priorities change, so that the last column is written whole if it may hold them.
+        Priorities change: the last column, which holds them, is written whole.
         """
-        numbers, last = _constant(columns), len(columns) - 1
+        numbers, last = self._constant(columns), len(columns) - 1
         oldest = np.maximum(inserted - len(columns[last][0]), 0)
         self._unwritten(oldest)
         new, self._ahead = self._ahead, []
@@ -212,12 +213,12 @@ class ReplaySegments:
         Raises:
             CheckpointError: it is damaged, or this rank cannot go on with its replay.
         """
-        rank, kept, own = self._rank, self._kept, self._rank.env_indices
+        kept, own = self._kept, self._rank.env_indices
         self._segments, self._ahead, self._look_at = [], [], 0
         replay = checkpoint.replays_of(meta).get(self._name)
         if replay is None:
             return self._begin_empty(path, meta)
-        capacity = rank.plan.replays[self._name][1]
+        capacity = kept.capacity
         now = np.minimum(inserted, replay.capacity) if capacity > replay.capacity else inserted
         if kept.dtypes and (now != inserted).any():
             raise CheckpointError(
@@ -225,12 +226,18 @@ class ReplaySegments:
                 f"environment, of more, and here a compiled cell keeps {capacity:,}, where a full "
                 "replay cannot grow: leave what is kept as it was, or keep less"
             )
-        found = kept.allocate(capacity, replay.kinds())
+        kinds = replay.kinds()
+        weighted = replay.by_priority
+        if weighted is None:  # an earlier version did not say so
+            weighted = kept.by_priority and kinds[-1] == (np.int64, ())
+        found = kept.allocate(kinds[:-1] if weighted else kinds)
+        if kept.by_priority and not weighted:  # as if all were new
+            found[-1][:] = np.where(np.arange(capacity)[:, None] < now[own], ONE, 0)
         for number, lanes, records, piece in checkpoint.replay_parts(
             path, meta, inserted, self._name
         ):
             both = range(max(lanes.start, own.start), min(lanes.stop, own.stop))
-            if not both:
+            if not both or number == len(found):  # priorities that are not used any more
                 continue
             part = slice(both.start - lanes.start, both.stop - lanes.start)
             here = slice(both.start - own.start, both.stop - own.start)
@@ -257,12 +264,15 @@ class ReplaySegments:
     def _restore(self, columns: list[np.ndarray]) -> None:
         kept = self._kept
         if not kept.dtypes:
-            kept.restore(columns)
             return
         from mindspore_rl.rl.parameters import set_parameter  # noqa: PLC0415
 
         for buffer, column in zip(kept.columns, columns, strict=False):
             set_parameter(buffer, column)
+
+    def _constant(self, columns: list[tuple[Any, np.dtype]]) -> range:
+        """Returns the numbers of the columns whose records never change: not that of priorities."""
+        return range(len(columns) - self._kept.by_priority)
 
     def _columns(self) -> Iterator[tuple[Any, np.dtype]]:
         """Yields the columns on the host, and the dtypes in which they are saved."""
@@ -275,15 +285,6 @@ def _alike(first: np.ndarray, end: np.ndarray) -> Iterator[slice]:
     """Yields neighbouring environments with one range of records, `first` to `end`."""
     differ = np.flatnonzero((np.diff(first) != 0) | (np.diff(end) != 0)) + 1
     yield from (slice(*both) for both in pairwise((0, *differ.tolist(), len(first))))
-
-
-def _constant(columns: list[tuple[Any, np.dtype]]) -> range:
-    """Returns the numbers of the columns whose records never change: not the last, of priorities.
-
-    A last column of `[capacity, B]` int64 counts as priorities, even if it holds something else.
-    """
-    column, dtype = columns[-1]
-    return range(len(columns) - (dtype == np.int64 and column.ndim == 2))
 
 
 def _record_bytes(columns: list[tuple[Any, np.dtype]]) -> int:

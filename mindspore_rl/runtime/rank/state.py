@@ -165,7 +165,8 @@ class RankState:
         """Returns the number of records ever inserted for each environment of this rank."""
         rank, kept = self._rank, self._share.replays[name]
         if kept.dtypes:  # a cell writes them, as many in every iteration
-            kept.inserted[:] = rank.iteration * rank.plan.replays[name][0]
+            each = rank.iteration * rank.plan.replays[name].per_iteration
+            kept.inserted = np.full(kept.num_envs, each)
         return kept.inserted
 
     def load(self, path: Path) -> None:
@@ -233,7 +234,9 @@ class RankState:
         rank, kept = self._rank, self._share.replays[name]
         if "replay" not in rank.fragment.components:
             return
-        in_step = np.full(rank.plan.num_envs, rank.iteration * rank.plan.replays[name][0])
+        in_step = np.full(
+            rank.plan.num_envs, rank.iteration * rank.plan.replays[name].per_iteration
+        )
         inserted = arrays.get(checkpoint.inserted_of(name), in_step)
         if kept.dtypes and (inserted != in_step).any():
             raise CheckpointError(
@@ -242,7 +245,7 @@ class RankState:
                 "it under another policy, such as SingleLearnerCoarse"
             )
         kept.began[:] = self._replays[name].take(path, meta, inserted)
-        kept.inserted[:] = kept.began[rank.env_indices]
+        kept.inserted = kept.began[rank.env_indices]
 
     def _take_carried(self, arrays: dict[str, np.ndarray], anew: bool) -> None:
         """Restores the loop's variables; with `anew` without those that are per environment.
