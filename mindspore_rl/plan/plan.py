@@ -318,6 +318,10 @@ def load_plan(folder: Path) -> Plan:
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         data["environment"] = unchanged_environment(as_recorded(data), folder)
+        per_env, kept_per_env = data.pop("records_per_env", 0), data.pop("records_kept", 0)
+        former = data.pop("named_replays", {}) | ({"": (per_env, kept_per_env)} if per_env else {})
+        for name, (each, capacity) in former.items():  # the former form of `replays`
+            data.setdefault("replays", {})[name] = asdict(ReplayPlan(each, capacity))
         for message in data["messages"]:
             if "by_arrival" in message:  # the key's former name
                 message["asynchronous"] = message.pop("by_arrival")

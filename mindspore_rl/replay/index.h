@@ -23,7 +23,7 @@
 namespace {
 constexpr int64_t FANOUT = 16;  // two cache lines of children
 constexpr int64_t GROUP = 32;   // draws whose memory is fetched together
-constexpr uint64_t ONE = 1 << 20;           // the weight of a priority of 1, as in weights.py
+constexpr uint64_t ONE = 1 << 20;           // the weight of a priority of 1, as in spec.py
 constexpr double LARGEST = 1099511627776.0;  // 2^40: 2^23 records of it fit a total
 
 struct Header {

@@ -23,7 +23,7 @@ COLUMNS = tuple(
     Column(name, shape[STEPS > 1 :], dtype)
     for name, (shape, dtype) in loop.shapes(args.kind).items()
 )
-SPEC = TableSpec(COLUMNS, args.records // LANES, LANES, STEPS, args.weighted)
+SPEC = TableSpec(COLUMNS, args.records // LANES, LANES, STEPS, args.weighted, sequential=STEPS == 1)
 WRITES = args.what == "write"
 DATA = loop.records(args.kind, args.records) if WRITES or not args.table else {}
 PRIORITIES = loop.priorities(args.records)

@@ -24,22 +24,27 @@ from mindspore_rl.replay.table import Table
 from mindspore_rl.replay.writer import Writer
 
 BATCH, LANES, PIECE = 256, 4, 100_000
-WAYS: dict[str, tuple[Mode | Order, bool, float]] = {
-    "uniform": (Mode.REPLACE, False, 1.5),
-    "distinct": (Mode.DISTINCT, False, 0),
-    "stratified": (Mode.STRATIFIED, False, 0),
-    "prioritised": (Mode.REPLACE, True, 4.0),
-    "first in": (Order.FIFO, False, 0),
-    "last in": (Order.LIFO, False, 0),
-    "largest": (Order.LARGEST, True, 0),
+PLAIN, WEIGHTED, SEQUENTIAL, BOTH = (False, False), (True, False), (False, True), (True, True)
+"""Whether a table has priorities, and whether it is sequential."""
+WAYS: dict[str, tuple[Mode | Order, tuple[bool, bool], float]] = {
+    "uniform": (Mode.REPLACE, PLAIN, 1.5),
+    "uniform, sequential": (Mode.REPLACE, SEQUENTIAL, 1.5),
+    "distinct": (Mode.DISTINCT, PLAIN, 0),
+    "stratified": (Mode.STRATIFIED, PLAIN, 0),
+    "prioritised": (Mode.REPLACE, WEIGHTED, 4.0),
+    "prioritised, sequential": (Mode.REPLACE, BOTH, 4.0),
+    "first in": (Order.FIFO, PLAIN, 0),
+    "last in": (Order.LIFO, PLAIN, 0),
+    "largest": (Order.LARGEST, WEIGHTED, 0),
 }
-"""The sampler, whether it is weighted, and the target."""
+"""The sampler, the table, and the target."""
 
 
-def filled(records: int, weighted: bool) -> Table:
+def filled(records: int, weighted: bool, sequential: bool) -> Table:
     """Return a table of records of 64 bytes."""
     columns = (Column("obs", (16,), "float32"),)
-    table = Table.create(TableSpec(columns, records // LANES, LANES, 1, weighted))
+    spec = TableSpec(columns, records // LANES, LANES, weighted=weighted, sequential=sequential)
+    table = Table.create(spec)
     rng = np.random.default_rng(records)
     with Writer(table) as writer:
         for start in range(0, records, PIECE):
@@ -59,15 +64,15 @@ class Size:
 
     def __init__(self, records: int, read: Callable[[int, int], float]) -> None:
         self.records, self._read = records, read
-        self._tables = {weighted: filled(records, weighted) for weighted in (False, True)}
-        self._out = self._tables[False].buffers(BATCH)
+        self._tables = {kind: filled(records, *kind) for _, kind, _ in WAYS.values()}
+        self._out = self._tables[PLAIN].buffers(BATCH)
         self._step = 0
         self.times: dict[str, list[float]] = {}
 
     def turn(self, repeats: int) -> None:
         """Measure everything once, each as the median of many repeats."""
-        for name, (mode, weighted, _) in WAYS.items():
-            table, spent, gather = self._tables[weighted], [], []
+        for name, (mode, kind, _) in WAYS.items():
+            table, spent, gather = self._tables[kind], [], []
             for _ in range(repeats):
                 self._step += 1
                 start = time.perf_counter()

@@ -32,6 +32,7 @@ SPEC = TableSpec(
     capacity=CAPACITY // (WRITERS * ENVS),
     lanes=WRITERS * ENVS,
     weighted=True,
+    sequential=True,
     rate_limiter=RateLimiter(10_000, BATCH / STEPS_PER_BATCH, 16 * BATCH),
 )
 PATIENT = Wait(60)

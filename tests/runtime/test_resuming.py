@@ -12,6 +12,7 @@ import mindspore_rl
 from mindspore_rl import train
 from mindspore_rl.compiler.pipeline import schedules
 from mindspore_rl.errors import CheckpointError, MsrlError
+from mindspore_rl.plan.plan import ReplayPlan
 from mindspore_rl.runtime import resuming
 from mindspore_rl.runtime.checkpoint import list_checkpoints, load, save
 from tests.compiler import inproc
@@ -128,6 +129,14 @@ def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path
     assert found["replay/0"][12:16].any(axis=(1, 2)).all()
     assert not found["replay/0"][16:].any()
 
+    words = {"config": {**config, "priority": 0.6}, "run_dir": tmp_path / "weighted", **TINY}
+    weighted = train(resume=run, **words)
+    columns = len([name for name in newest(run)[0] if name.startswith("replay/")])
+    weights = newest(weighted)[0][f"replay/{columns}"]
+    assert (weights > 0).all()
+    words = {"config": {**config, "total_steps": 48}, "run_dir": tmp_path / "uniform", **TINY}
+    assert f"replay/{columns}" not in newest(train(resume=weighted, **words))[0]
+
     words = {"config": config, "checkpoint_replay": False, **TINY}
     small = train(resume=run, run_dir=tmp_path / "small", **words)
     assert not [name for name in newest(small)[0] if "replay" in name or "inserted" in name]
@@ -146,8 +155,11 @@ def test_a_run_of_an_earlier_version_goes_on_in_gym(two_iterations, tmp_path):
     assert told.pop("library") == "gymnasium"
     for message in told["messages"]:
         message["by_arrival"] = message.pop("asynchronous")
+    assert told.pop("replays") == {}
+    told |= {"records_per_env": 3, "records_kept": 9, "named_replays": {"model": [1, 2]}}
     (path / "plan.json").write_text(json.dumps(told))
     run = mindspore_rl.load(path)
+    assert run.plan.replays == {"": ReplayPlan(3, 9), "model": ReplayPlan(1, 2)}
     arrays, meta = newest(run)
     assert meta.pop("library") == "gymnasium"
     save(run.path / "checkpoints", meta["iteration"], arrays, meta)
