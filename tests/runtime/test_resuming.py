@@ -134,7 +134,8 @@ def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path
     columns = len([name for name in newest(run)[0] if name.startswith("replay/")])
     weights = newest(weighted)[0][f"replay/{columns}"]
     assert (weights > 0).all()
-    words = {"config": {**config, "total_steps": 48}, "run_dir": tmp_path / "uniform", **TINY}
+    changed = config | {"priority": 0.0, "total_steps": 48}
+    words = {"config": changed, "run_dir": tmp_path / "uniform", **TINY}
     assert f"replay/{columns}" not in newest(train(resume=weighted, **words))[0]
 
     words = {"config": config, "checkpoint_replay": False, **TINY}
