@@ -134,6 +134,7 @@ class KeptTable(Rings):
         given = self._kept, rows.size, id(rows), id(found)
         if rows.size != found.size or not self._functions.kept_update(*given):
             super().update(rows, priorities)  # says what is wrong
+            self.restore(self.inserted)
 
     def _numbers(self, noise: np.ndarray) -> tuple:
         """Returns noise as `kept.h` reads it, then the number of its turns, and of draws."""

@@ -391,7 +391,8 @@ void table_claim(char *base, const Place *places, int64_t all_lanes, int64_t cou
     lengths[i] = int32_t(table.length(record));
     claimed[i] = table.generation(record) == generation && table.weight(lane, slot) &&
                  (table.count_draws(record, 1) <= most || !most);
-    if (claimed[i] && most && load(table.entry(record).sampled) >= most) set_weight(table, lane, slot, 0);
+    if (claimed[i] && most && load(table.entry(record).sampled) >= most)
+      set_weight(table, lane, slot, 0);
   }
 }
 

@@ -45,6 +45,11 @@ class Writer:
     ) -> None:
         check_kind("table", table, Table)
         check_kind("wait", wait, Wait)
+        if table.base and table.descriptor < 0:
+            raise ReplayError(
+                "a table in memory that only this process has takes no writer, which locks its "
+                "lanes in a file; make it by `Table.create`"
+            )
         self.table, self.wait = table, wait
         every = range(table.spec.lanes)
         lanes = every if lanes is None else lanes

@@ -123,6 +123,10 @@ class Elsewhere:
             lambda w: TableSpec(COLUMNS, 8, max_times_sampled=1, sequential=True),
             "max_times_sampled=1, expected single steps without a limit",
         ),
+        (
+            lambda w: Writer(Table.within(w.table.spec, lambda n: np.zeros(n, np.uint8))),
+            "takes no writer, .*; make it by `Table.create`",
+        ),
         (lambda w: TableSpec(COLUMNS, True), "capacity of a replay table is True, expected at"),
         (lambda w: Table.open("a\0b"), r"path of a replay table is 'a\\x00b', expected text with"),
         (lambda w: n_step(w.table, [0], 1, {}), "view is of the type int, expected NStep"),
