@@ -3,8 +3,10 @@
 import itertools
 import json
 import math
+import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,13 +85,21 @@ def test_a_row_whose_peers_are_missing_is_not_met():
 
 
 def test_table_and_json():
-    found = [result("steps/s", [90.0, 100.0, 120.0], fast=[20.0])]
+    found = [replace(result("steps/s", [90.0, 100.0, 120.0], fast=[20.0]), exchanges=(50.0, 70.0))]
     shown = turns.render(found, {"cpu": "some"})
     assert "| some work | 100 (90-120) | fast 20 (20-20) | 5.00 x fast |" in shown
     assert ">= 2 x, goal 3 x: met" in shown
+    assert "- two cores exchange a line of the cache in: 60 (50-70) ns\n" in shown
     data = json.loads(turns.as_json(found, {"cpu": "some"}))
     assert data["rows"][0]["values"] == {"ours": [90.0, 100.0, 120.0], "fast": [20.0]}
     assert data["rows"][0]["targets"][0]["ratio"] == 5.0
+    assert data["rows"][0]["exchanges_ns"] == [50.0, 70.0]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_cores_exchange_a_line_in_tens_or_hundreds_of_ns():
+    (found,) = turns.exchange()
+    assert 5 < found < 100_000  # on cores that others use, it waits for them
 
 
 def test_every_row_gives_the_peers_our_configuration():

@@ -1,6 +1,7 @@
 """Runs the rows of the table, the programs of each row in turn, and formats the results."""
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -22,9 +23,12 @@ import study
 from peers.table import OURS, PEERS, Program, Row, Target
 from study import ROOT
 
+from mindspore_rl.platform import toolchain
+
 Marks = list[tuple[float, int]]
 """Seconds on some clock, and environment steps done by then."""
 START_TIMEOUT_S = 300.0
+EXCHANGE = Path(__file__).with_name("exchange.cpp")
 PACKAGES = "mindspore gym gymnasium stable-baselines3 sbx-rl cleanrl ray torch jax mujoco numpy"
 
 
@@ -34,10 +38,12 @@ class Result:
 
     Attributes:
         values: the measurement of each turn, by program.
+        exchanges: how fast two cores exchanged a line of the cache before each turn, in ns.
     """
 
     row: Row
     values: dict[str, list[float]]
+    exchanges: tuple[float, ...] = ()
 
     def ratio(self, target: Target) -> tuple[float, str]:
         """Returns our median over the best of theirs, and whose that is; or ours alone."""
@@ -69,20 +75,41 @@ def run(rows: list[Row], seconds: float, warm_up: float, repeats: int) -> list[R
         programs = [program for program in row.programs if installed(program)]
         longest = max(len(program.commands) for program in programs)
         values: dict[str, list[float]] = {program.name: [] for program in programs}
+        exchanges: list[float] = []
         if row.unit == "s":
             for program in programs:  # fills the caches
                 if not program.cold:
                     seconds_of(program, 0)
         for turn in range(math.ceil(repeats / longest) * longest):
             for program in programs:
+                exchanges += exchange()
                 if row.unit == "steps/s":
                     value = speed(program, row.steps, seconds, warm_up)
                 else:
                     value = (seconds_of if row.unit == "s" else return_of)(program, turn)
                 values[program.name].append(value)
-                print(f"{row.name}: {program.name} {value:,.2f}", file=sys.stderr, flush=True)
-        results.append(Result(row, values))
+                cores = f" (cores exchange a line in {exchanges[-1]:.0f} ns)" if exchanges else ""
+                told = f"{row.name}: {program.name} {value:,.2f}{cores}"
+                print(told, file=sys.stderr, flush=True)
+        results.append(Result(row, values, tuple(exchanges)))
     return results
+
+
+def exchange() -> list[float]:
+    """Measures how fast the first two cores exchange a line of the cache, in ns.
+
+    The host of a virtual machine may move its cores apart and together again, within seconds, and
+    what two threads compute together takes up to half as long again on cores that are apart.
+
+    Returns: the median of many pieces; nothing where there is one core, or no compiler.
+    """
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2 or toolchain.compiler() is None:
+        return []
+    library = ctypes.CDLL(str(toolchain.library(EXCHANGE, {}, (), ("-pthread",))))
+    library.exchange.restype = ctypes.c_double
+    library.exchange.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    return [statistics.median(library.exchange(*cores, 1000) for _ in range(21))]
 
 
 def installed(program: Program) -> bool:
@@ -261,6 +288,10 @@ def render(results: list[Result], facts: dict[str, str]) -> str:
             targets.append(f"{sign} {target.bound:g} {word}".strip() + f"{goal}: {met}")
         theirs = "; ".join(f"{name} {cells[name]}" for name in peers)
         rows.append((result.row.work, cells[ours], theirs, "; ".join(ratios), "; ".join(targets)))
+    if exchanges := [ns for result in results for ns in result.exchanges]:
+        facts = facts | {
+            "two cores exchange a line of the cache in": f"{study.spread(exchanges)} ns"
+        }
     table = study.table(("work", "ours", "peers", "ratio", "target"), rows)
     return "\n".join([*(f"- {name}: {value}" for name, value in facts.items()), "", table])
 
@@ -273,6 +304,7 @@ def as_json(results: list[Result], facts: dict[str, str]) -> str:
             "work": result.row.work,
             "unit": result.row.unit,
             "values": result.values,
+            "exchanges_ns": result.exchanges,
             "targets": [
                 asdict(target) | {"ratio": result.ratio(target)[0], "met": result.met(target)}
                 for target in result.row.targets
