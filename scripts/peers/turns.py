@@ -101,7 +101,7 @@ def exchange() -> list[float]:
     The host of a virtual machine may move its cores apart and together again, within seconds, and
     what two threads compute together takes up to half as long again on cores that are apart.
 
-    Returns: the median of many pieces; nothing where there is one core, or no compiler.
+    Returns: the shortest of several tries; nothing where there is one core, or no compiler.
     """
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2 or toolchain.compiler() is None:
@@ -109,7 +109,7 @@ def exchange() -> list[float]:
     library = ctypes.CDLL(str(toolchain.library(EXCHANGE, {}, (), ("-pthread",))))
     library.exchange.restype = ctypes.c_double
     library.exchange.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    return [statistics.median(library.exchange(*cores, 1000) for _ in range(21))]
+    return [min(library.exchange(*cores, 1000) for _ in range(21))]
 
 
 def installed(program: Program) -> bool:
