@@ -90,7 +90,6 @@ def test_json_lines_hold_what_was_logged(tmp_path, clock):
     assert second["mean_return"] == metrics.mean_return == 15.0
     assert second["mean_length"] == 6.0
     assert second["values"] == {"loss": None}
-    assert metrics.episodes_seen == 2
 
 
 def test_a_long_run_has_a_line_a_second_that_stands_for_all_its_iterations(

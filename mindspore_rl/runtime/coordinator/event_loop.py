@@ -44,12 +44,7 @@ from mindspore_rl.runtime.coordinator.launch import JobProcesses
 from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.stall_detector import find_stopped
-from mindspore_rl.runtime.coordinator.state_machine import (
-    MIN_EPISODES,
-    JobOptions,
-    Monitor,
-    Outcome,
-)
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Monitor, Outcome
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2
@@ -243,7 +238,7 @@ class Watch:
                     line = self.metrics.log(
                         order.iteration, order.env_steps, order.values, order.episodes, order.age_s
                     )
-                    self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
+                    self._on(Logged(self.metrics.settled_return), now)
                     self._show(line, now)
                 case Saved(path, evaluate):
                     if self.options.eval_every is None:
@@ -260,8 +255,8 @@ class Watch:
                     raise KeyboardInterrupt
 
     def _keep_best(self, path: Path) -> None:
-        mean_return = self.metrics.mean_return
-        if mean_return is None or self.metrics.episodes_seen < MIN_EPISODES:
+        mean_return = self.metrics.settled_return
+        if mean_return is None:
             return
         try:
             keep_best(path, mean_return)
