@@ -211,12 +211,18 @@ BOX2D = r"pip install '\.\[box2d\]'"
 def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path, name, package, extra, text):
     (tmp_path / "pistons_v6.py").write_text("import pymunk")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in [key for key in sys.modules if f".envs.{package.lower()}" in key]:
+
+    def of_package():
+        return [key for key in sys.modules if f".envs.{package.lower()}" in key]
+
+    for module in of_package():
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match=text) as found:
         registry.spec(name)
     assert found.value.extra == extra
+    for module in of_package():
+        del sys.modules[module]  # imported without the package, for the tests that follow
 
 
 @pytest.mark.parametrize(
