@@ -275,18 +275,6 @@ def test_spaces_of_gym():
     assert graph.max_episode_steps == spec.max_episode_steps
 
 
-def test_a_class_of_ones_own_that_raises_is_told(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "class Raises:\n"
-        "    def __init__(self, env_indices, seed):\n"
-        "        raise ValueError('no simulator')\n"
-    )
-    with pytest.raises(EnvironmentFailure, match="Raises could not be made: ValueError: no"):
-        registry.spec(f"{file}:Raises")
-    assert "no simulator" in check(f"{file}:Raises")[0]
-
-
 def test_actions_are_taken_within_bounds_in_the_spaces_type_and_shape():
     given = np.float32([[-7.0, 0.4, 0.6, 9.0]])
     for dtype, expected in (
