@@ -6,6 +6,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from mindspore_rl.cli.parser import add_command
 from mindspore_rl.config import Range
 from mindspore_rl.jobs.options import Number
 
@@ -18,7 +19,7 @@ def add(subparsers: Any) -> None:
         "show runs in the browser as they train: curves, graph, profile, messages and films; for "
         "users of this machine only"
     )
-    parser = subparsers.add_parser("board", help=text, description=text)
+    parser = add_command(subparsers, "board", board, text)
     parser.add_argument(
         "folder",
         type=Path,
@@ -34,7 +35,6 @@ def add(subparsers: Any) -> None:
         help=f"port of 127.0.0.1; 0: any free one (default: {PORT})",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.set_defaults(run=board)
 
 
 def board(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import programs
+from mindspore_rl.cli.parser import add_command
 from mindspore_rl.environments.environment import EnvironmentSpec, Team
 from mindspore_rl.jobs import registry
 from mindspore_rl.jobs.suitable import BOX, DISCRETE, made, needs_data
@@ -25,7 +26,7 @@ PIXELS = dataclasses.replace(PROBE, obs_shape=(4, 84, 84), obs_dtype="uint8")
 def add(subparsers: Any) -> None:
     """Adds the command `msrl list`."""
     text = "list algorithms: what they need, and one line about each"
-    parser = subparsers.add_parser("list", help=text, description=text)
+    parser = add_command(subparsers, "list", run, text)
     parser.add_argument(
         "files",
         type=Path,
@@ -35,7 +36,6 @@ def add(subparsers: Any) -> None:
         "algorithms and configurations)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON array")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from mindspore_rl.cli import check as checking
 from mindspore_rl.cli import envs as environment_commands
 from mindspore_rl.cli.doctor import doctor
 from mindspore_rl.cli.job_flags import add_options, add_trust
-from mindspore_rl.cli.parser import Parser, check_words
+from mindspore_rl.cli.parser import Parser, add_command, check_words
 from mindspore_rl.compiler.pipeline import STAGES
 from mindspore_rl.config import Range
 from mindspore_rl.environments.registry import built_once
@@ -150,10 +150,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     _export_arguments(subparsers)
 
     text = "show where the time of a run went that was trained with --profile"
-    profiled = subparsers.add_parser("profile", help=text, description=text)
+    profiled = add_command(subparsers, "profile", commands.profile, text)
     profiled.add_argument("run_directory", type=Path, metavar="RUN", help=RUN)
     add_trust(profiled)
-    profiled.set_defaults(run=commands.profile)
 
     _plot_arguments(subparsers)
     board.add(subparsers)
@@ -161,7 +160,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
     listing.add(subparsers)
     text = "list environments, or check one: does it keep its promises, and what does it give?"
-    envs = subparsers.add_parser("envs", help=text, description=text)
+    envs = add_command(subparsers, "envs", environment_commands.run, text)
     envs.add_argument("action", choices=("list", "check"), help="what to do")
     envs.add_argument(
         "name",
@@ -169,11 +168,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         help="environment to check: a name of the list, or my_file.py:MyEnv; or a part of the "
         "names to list",
     )
-    envs.set_defaults(run=environment_commands.run)
 
     text = "check this machine for training, and print a fix for each problem"
-    check = subparsers.add_parser("doctor", help=text, description=text)
-    check.set_defaults(run=doctor)
+    add_command(subparsers, "doctor", doctor, text)
     for command in subparsers.choices.values():
         command.set_defaults(command=command)
     return parser
@@ -181,7 +178,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
 
 def _evaluation_arguments(subparsers: Any) -> None:
     text = "play a trained policy and print its return"
-    evaluate = subparsers.add_parser("eval", help=text, description=text)
+    evaluate = add_command(subparsers, "eval", commands.evaluate_run, text)
     evaluate.add_argument(
         "run_directory",
         type=Path,
@@ -223,7 +220,6 @@ def _evaluation_arguments(subparsers: Any) -> None:
     )
     evaluate.add_argument("--env", help="play in this environment (default: as trained)")
     add_trust(evaluate)
-    evaluate.set_defaults(run=commands.evaluate_run)
 
 
 def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
@@ -253,7 +249,7 @@ def _sweep_arguments(subparsers: Any, argv: list[str]) -> None:
 
 def _export_arguments(subparsers: Any) -> None:
     text = "write a trained policy as a file that works without this project"
-    exported = subparsers.add_parser("export", help=text, description=text)
+    exported = add_command(subparsers, "export", commands.export, text)
     exported.add_argument("run_directory", type=Path, metavar="RUN", help=RUN)
     exported.add_argument(
         "--format", choices=export.FORMS, default="onnx", help="form of the file (default: onnx)"
@@ -273,12 +269,11 @@ def _export_arguments(subparsers: Any) -> None:
         help="observations that the file takes at a time (default: any number; of mindir 1)",
     )
     add_trust(exported)
-    exported.set_defaults(run=commands.export)
 
 
 def _plot_arguments(subparsers: Any) -> None:
     text = "draw the learning curves of runs; runs that differ only in their seed are combined"
-    plotted = subparsers.add_parser("plot", help=text, description=text)
+    plotted = add_command(subparsers, "plot", curves.plot, text)
     plotted.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="run directory, or a folder of some"
     )
@@ -300,7 +295,6 @@ def _plot_arguments(subparsers: Any) -> None:
         metavar="FILE",
         help="picture to write, .png, .svg or .pdf (default: curves.png)",
     )
-    plotted.set_defaults(run=curves.plot)
 
 
 def _dataset_arguments(subparsers: Any) -> None:
@@ -309,17 +303,15 @@ def _dataset_arguments(subparsers: Any) -> None:
     kinds = parser.add_subparsers(required=True, metavar="COMMAND")
 
     text = "make a data set from a .npz or .hdf5 file, or from a folder of Minari's"
-    imported = kinds.add_parser("import", help=text, description=text)
+    imported = add_command(kinds, "import", dataset.import_file, text)
     imported.add_argument("source", type=Path, metavar="SOURCE", help="file or folder to read")
     imported.add_argument(
         "--env", help="environment of the data (default: the one that the file names)"
     )
-    imported.set_defaults(run=dataset.import_file)
 
     text = "make a data set from episodes played by the policies of runs"
-    record = kinds.add_parser("record", help=text, description=text)
+    record = add_command(kinds, "record", dataset.record, text)
     record.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=RUN)
-    record.set_defaults(run=dataset.record)
 
     for made in (imported, record):
         made.add_argument("dataset", type=Path, metavar="DATASET", help="file to write")
@@ -356,9 +348,8 @@ def _dataset_arguments(subparsers: Any) -> None:
     add_trust(record)
 
     text = "show a data set: columns, sources, and a histogram of returns"
-    show = kinds.add_parser("show", help=text, description=text)
+    show = add_command(kinds, "show", dataset.show, text)
     show.add_argument("dataset", type=Path, metavar="DATASET", help="file to show")
-    show.set_defaults(run=dataset.show)
 
 
 def _command(
@@ -375,13 +366,6 @@ def _command(
             epilog = f"keys of {named} (key=value, or in a YAML file):\n{keys}"
         except MsrlError as error:
             epilog = str(error)
-    parser = subparsers.add_parser(
-        name,
-        aliases=aliases,
-        help=text,
-        description=text,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
+    whole = argparse.RawDescriptionHelpFormatter
+    more = {"aliases": aliases, "epilog": epilog, "formatter_class": whole}
+    return add_command(subparsers, name, run, text, **more)

@@ -78,6 +78,13 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
+def add_command(subparsers: Any, name: str, run: Any, text: str, **more: Any) -> Any:
+    """Adds a subcommand that a function runs; `more` has further arguments of its parser."""
+    parser = subparsers.add_parser(name, help=text, description=text, **more)
+    parser.set_defaults(run=run)
+    return parser
+
+
 def check_words(words: list[str], args: argparse.Namespace) -> None:
     """Refuses words that a command does not know; KEY=VALUE may stand between flags.
 

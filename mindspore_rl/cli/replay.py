@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mindspore_rl.checking.table import print_rows
 from mindspore_rl.cli.job_flags import add_trust
+from mindspore_rl.cli.parser import add_command
 from mindspore_rl.jobs.run_directory import check_trusted
 
 HEAD = ("updates", "compared", "how far", "outcome")
@@ -20,10 +21,9 @@ def add(subparsers: Any) -> None:
         "run an asynchronous run again in this process, as the plain loop that its log of arrivals "
         "drives, and compare checkpoints and metrics"
     )
-    parser = subparsers.add_parser("replay", help=text, description=text)
+    parser = add_command(subparsers, "replay", replay, text)
     parser.add_argument("run_directory", type=Path, metavar="RUN", help="run directory")
     add_trust(parser)
-    parser.set_defaults(run=replay)
 
 
 def replay(args: argparse.Namespace) -> int:

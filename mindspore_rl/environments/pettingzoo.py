@@ -18,7 +18,7 @@ from mindspore_rl.environments.action_mask import OF_INFO, OF_OBSERVATION, check
 from mindspore_rl.environments.environment import EnvironmentSpec, Team, unknown
 from mindspore_rl.environments.finite_check import are_trainable, untrainable
 from mindspore_rl.environments.options import MASK, mask_option, split_options
-from mindspore_rl.environments.spaces import Box, Discrete, digits_lost
+from mindspore_rl.environments.spaces import Box, Discrete, clauses, digits_lost
 from mindspore_rl.environments.sync_vector import (
     RAISED,
     LoopVector,
@@ -325,7 +325,7 @@ def _spec(name: str, env: Any) -> EnvironmentSpec:
         reward_threshold=None,
         in_graph=False,
         teams=teams,
-        warning="; ".join(filter(None, dict.fromkeys(map(digits_lost, spaces.values())))),
+        warning=clauses(*dict.fromkeys(map(digits_lost, spaces.values()))),
         notes=told(env.action_space(agents[0]).n, env.where) if masked else "",
         action_mask=masked,
     )

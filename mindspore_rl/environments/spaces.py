@@ -121,6 +121,11 @@ class Box:
         return np.array(self.low, kind), np.array(self.high, kind)
 
 
+def clauses(*texts: str) -> str:
+    """Joins those texts that are not empty."""
+    return "; ".join(filter(None, texts))
+
+
 def digits_lost(space: Any, path: str = "") -> str:
     """Warns of whole numbers that float32 rounds.
 
@@ -131,7 +136,7 @@ def digits_lost(space: Any, path: str = "") -> str:
     parts = getattr(space, "spaces", None)
     if parts is not None:
         keys = parts if hasattr(parts, "keys") else range(len(parts))
-        return "; ".join(filter(None, (digits_lost(parts[k], f"{path}[{k!r}]") for k in keys)))
+        return clauses(*(digits_lost(parts[k], f"{path}[{k!r}]") for k in keys))
     if not hasattr(space, "high") or space.dtype.kind not in "iu":
         return ""  # others become one-hots
     most = max(int(np.max(space.high)), -int(np.min(space.low)))

@@ -97,31 +97,36 @@ class LocalEnvironment:
 
 
 class GrowingEnvironment:
-    """Environments in Python that programs of more and more of them share: building is slow.
+    """Environments for programs of more and more of them.
 
-    A program begins with what the environments show where the one before has left them.
+    Programs share those in Python, since building is slow: each begins with what the environments
+    show where the one before has left them. Compiled ones are each program's own.
 
     Args:
         name: the environment's name.
+        in_graph: whether it is compiled.
         seed: the run's seed.
     """
 
     noise_size = 0
 
-    def __init__(self, name: str, seed: int) -> None:
-        self._name, self._seed = name, seed
+    def __init__(self, name: str, in_graph: bool, seed: int) -> None:
+        self._name, self._in_graph, self._seed = name, in_graph, seed
         self._stack = contextlib.ExitStack()
         self._parts: list[LocalEnvironment] = []
         self._obs: list[np.ndarray] = []
         self._stops = [0]
 
-    def grow(self, num_envs: int) -> None:
-        """Adds environments until there are `num_envs`."""
+    def grow(self, num_envs: int) -> "LocalEnvironment | GrowingEnvironment":
+        """Returns `num_envs` environments for the next program, at least as many as before."""
+        if self._in_graph:
+            return LocalEnvironment(self._name, True, range(num_envs), self._seed)
         more = range(self._stops[-1], num_envs)
         part = self._stack.enter_context(LocalEnvironment(self._name, False, more, self._seed))
         self._parts.append(part)
         self._obs.append(part.reset(None).asnumpy())
         self._stops.append(num_envs)
+        return self
 
     def reset(self, noise: None) -> Tensor:
         """Returns: obs `[B, ...]`."""

@@ -21,7 +21,8 @@ from mindspore.graph._parse import parser, resources, standard_method
 from mindspore_rl.platform import one_type
 from mindspore_rl.platform.user_modules import own_nodes
 
-SETS = "set_data_by_msrl"
+SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
+LISTING = ("get_parameters", "trainable_params")
 BINARY = {
     **{np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul},
     **{np.divide: operator.truediv, np.power: operator.pow, np.floor_divide: operator.floordiv},
@@ -36,27 +37,20 @@ def set_data(owner: Any, value: Any) -> Any:
     return ops.assign(owner, value) if isinstance(owner, Tensor) else owner.set_data(value)
 
 
-def get_parameters(owner: Any) -> Any:
-    """Computes `owner.get_parameters()`; MindSpore makes a tuple of an `nn.CellList`."""
+def parameters(owner: Any, method: str, share: str) -> Any:
+    """Computes `owner.METHOD()`; MindSpore makes a tuple of an `nn.CellList`.
+
+    Args:
+        owner: a cell, or a tuple of cells.
+        method: a method that lists parameters.
+        share: the attribute that has the part of a cell in a list, see `rl.parameters.SHARES`.
+    """
     if not isinstance(owner, tuple):
-        return owner.get_parameters()
+        return getattr(owner, method)()
     found: tuple = ()
     for cell in owner:
-        found = found + cell.listed_share
+        found = found + getattr(cell, share)
     return found
-
-
-def trainable_params(owner: Any) -> Any:
-    """Computes `owner.trainable_params()`, likewise."""
-    if not isinstance(owner, tuple):
-        return owner.trainable_params()
-    found: tuple = ()
-    for cell in owner:
-        found = found + cell.listed_trainable_share
-    return found
-
-
-LISTS = {f"{listed.__name__}_by_msrl": listed for listed in (get_parameters, trainable_params)}
 
 
 def extreme(name: str, value: Any, other: Any) -> Any:
@@ -114,9 +108,10 @@ class _Forms(ast.NodeTransformer):
             case ast.Call(ast.Attribute(owner, "set_data"), [_], []):
                 call.func = ast.copy_location(ast.Name(SETS, ast.Load()), call.func)
                 call.args.insert(0, owner)
-            case ast.Call(ast.Attribute(owner, method), [], []) if f"{method}_by_msrl" in LISTS:
-                name = ast.Name(f"{method}_by_msrl", ast.Load())
-                call.func, call.args = ast.copy_location(name, call.func), [owner]
+            case ast.Call(ast.Attribute(owner, method), [], []) if method in LISTING:
+                names = (ast.Constant(method), ast.Constant(f"{method}_share"))
+                call.func, call.args = ast.Name(LISTED, ast.Load()), [owner, *names]
+                ast.fix_missing_locations(call)
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -159,7 +154,7 @@ _parse = parser.Parser.parse
 def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
     if users:
-        ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, **LISTS}
+        ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:

@@ -27,7 +27,7 @@ def trainable_params(self: nn.Cell, recurse: bool = True) -> list[Parameter]:
 LISTING = (get_parameters, trainable_params)
 """Functions that MindSpore compiles in place of the methods of their names, which it does not."""
 LISTS = ("listed_parameters", "listed_own_parameters", "listed_trainable", "listed_own_trainable")
-SHARES = ("listed_share", "listed_trainable_share")
+SHARES = tuple(f"{function.__name__}_share" for function in LISTING)
 """Of a cell in an `nn.CellList`: its parameters that are of no cell before it."""
 OF_EVERY_CELL = {
     *vars(nn.Cell()),

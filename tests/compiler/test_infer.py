@@ -39,30 +39,6 @@ def _one_replica(folder, line):
     return analyse_with(folder, "GPUOnly", 1, learn=line).program
 
 
-ROWS = {
-    "a = reward - reward.mean()": "computed alone",
-    "b = reward / (reward.std() + 1.0)": "computed alone",
-    "c = reward.sum()\nd = reward * c": "sums up rows",
-    "e = ops.cumsum(reward, 1)": "computed alone",
-    "f = ops.flip(ops.cumsum(ops.flip(reward, (1,)), 1), (1,))": "computed alone",
-    "g = reward[:, 0]\nh = reward * g.sum()": "sums up rows",
-    "i = reward - msrl.mean(reward)": "",
-    "j = ops.cumsum(reward, 0)": "",
-    "k = (obs * obs).mean(-1)": "",
-}
-"""Lines, and why their results depend on other rows."""
-
-
-def test_row_dependence_is_found_and_other_rows_are_left_in_peace(tmp_path):
-    program = _one_replica(tmp_path, "\n".join(ROWS))
-    ops = list(walk(program.body))
-    found = [(op.where.text.strip(), program.row_dependent.get(op.name, "")) for op, _ in ops]
-    for lines, evidence in ROWS.items():
-        assert set(lines.split("\n")) <= {line for line, _ in found}
-        told = "".join(text for line, text in found if line in lines.split("\n"))
-        assert evidence in told if evidence else told == "", lines
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,11 +1,12 @@
 """The runtime's bulk operations equal the same operations one by one, over steps and iterations."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 
 from mindspore_rl.rl import random
-from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES, EpisodeCounter
+from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES, EpisodeCounter, Goal, RecentEpisodes
 from mindspore_rl.runtime.rank.fragment_runtime import FragmentRuntime
 from mindspore_rl.runtime.rank.noise_tables import RandomTables
 from mindspore_rl.runtime.rank.shard_runtime import Parts, ShareRuntime
@@ -25,6 +26,17 @@ def test_steps_counted_at_once_are_those_counted_one_by_one():
     assert at_once.take_finished() == finished[-MEAN_EPISODES:]
     np.testing.assert_array_equal(at_once.returns, one_by_one.returns)
     np.testing.assert_array_equal(at_once.lengths, one_by_one.lengths)
+
+
+def test_a_mean_return_is_settled_with_its_hundredth_episode():
+    recent, goal = RecentEpisodes(), Goal(10.0)
+    first, last = [(99.0, 5)] * 99, [(10.0, 7)] * 100
+    for episodes, settled in ((first, None), ([(9.0, 5)], 98.1), (last, 10.0)):
+        recent.add(episodes)
+        assert recent.settled_return == settled
+        assert goal.reached(episodes) == (settled is not None)
+    assert (recent.mean_return, recent.mean_length) == (10.0, 7.0)
+    assert goal.reached([(9.9, 7)]) is Goal(math.nan).reached([(9.0, 1)] * 100) is False
 
 
 def test_tables_of_random_numbers_are_those_of_each_iteration(monkeypatch):

@@ -208,14 +208,6 @@ def test_an_act_greedily_of_other_arguments_is_refused(tmp_path, counts):
         played(program, counts[1], greedy=True)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [(["--seed", "-1"], "--seed: -1, expected"), (["--episodes", "0"], "--episodes: 0, expected")],
-)
-def test_numbers_are_looked_at(tmp_path, refused, flags, message):
-    assert message in refused("eval", tmp_path, *flags)
-
-
 def test_a_run_of_other_networks_is_refused(tmp_path):
     run(request(PROGRAMS / "recurrent.py", "SingleLearnerCoarse", 1), tmp_path)
     folder = tmp_path / checkpoint.FOLDER

@@ -90,7 +90,6 @@ def test_json_lines_hold_what_was_logged(tmp_path, clock):
     assert second["mean_return"] == metrics.mean_return == 15.0
     assert second["mean_length"] == 6.0
     assert second["values"] == {"loss": None}
-    assert metrics.episodes_seen == 2
 
 
 def test_a_long_run_has_a_line_a_second_that_stands_for_all_its_iterations(
@@ -284,59 +283,57 @@ def test_files_are_written_each_second_and_at_the_end(tmp_path, clock):
     }
 
 
-def test_without_a_terminal_a_line_every_5_s_and_one_at_the_end(tmp_path, clock, capsys):
-    metrics = Metrics(tmp_path, 2400, progress=True, clock=clock)
-    for i in range(1, 121):  # 12 s
-        clock.now += 0.1
-        metrics.log(i, 10 * i, {}, [(3.0, 1)])
-    metrics.note("saved [checkpoint]")
+NOTE, MEAN = "saved [checkpoint]", "mean return 3.0"
+SHOWN = {
+    "every 5 s and at the end": (
+        (2400, [(0.1, 10)] * 120),
+        f"env_steps 510/2,400  100 steps/s  {MEAN}  time left 0:19",
+        f"env_steps 1,020/2,400  100 steps/s  {MEAN}  time left 0:14",
+        NOTE,
+        f"env_steps 1,200/2,400  100 steps/s  {MEAN}  time left 0:12",
+    ),
+    "the last line once": (
+        (1000, [(6.0, 100)]),
+        "env_steps 100/1,000  17 steps/s  mean return -",
+        NOTE,
+    ),
+    "the time left, without the first iteration, which compiles": (
+        (1000, [(2.0, 100), *[(1.0, 100)] * 3]),
+        f"env_steps 400/1,000  80 steps/s  {MEAN}  time left 0:06",
+        NOTE,
+    ),
+    "the time left, once it is known": (
+        (1000, [(50.0, 100), *[(5.0, 100)] * 3]),
+        "env_steps 100/1,000  2 steps/s  mean return -",
+        f"env_steps 200/1,000  20 steps/s  {MEAN}",
+        f"env_steps 300/1,000  20 steps/s  {MEAN}",
+        f"env_steps 400/1,000  20 steps/s  {MEAN}  time left 0:30",
+        NOTE,
+    ),
+    "more steps than are asked for": (
+        (10, [(1.0, 1024)]),
+        NOTE,
+        "env_steps 1,024/10  1,024 steps/s  mean return -  time left 0:00",
+    ),
+    "notes alone": ((None, [(60.0, 10)]), NOTE),
+}
+"""Steps asked for, or None without progress; time and steps of each iteration; lines shown."""
+
+
+@pytest.mark.parametrize("case", SHOWN)
+def test_lines_without_a_terminal(case, tmp_path, clock, capsys):
+    (asked, iterations), *shown = SHOWN[case]
+    metrics = Metrics(tmp_path, asked or 10, progress=asked is not None, clock=clock)
+    done = 0
+    for i, (seconds, steps) in enumerate(iterations, 1):
+        clock.now += seconds
+        done += steps
+        metrics.log(i, done, {}, [(3.0, 1)] if i > 1 else [])
+    metrics.keep()  # the checkpoint at the end
+    metrics.note(NOTE)
     metrics.close()
     out, err = capsys.readouterr()
-    assert out == ""
-    shown = err.splitlines()
-    assert len(shown) == 4
-    assert shown[2] == "saved [checkpoint]"
-    assert shown[3] == ("env_steps 1,200/2,400  100 steps/s  mean return 3.0  time left 0:12")
-
-
-def test_the_last_line_is_not_shown_twice(tmp_path, clock, capsys):
-    metrics = Metrics(tmp_path, 1000, progress=True, clock=clock)
-    clock.now += 6.0
-    metrics.log(1, 100, {}, [])
-    metrics.keep()  # the checkpoint at the end
-    metrics.close()
-    assert capsys.readouterr().err.count("env_steps") == 1
-
-
-def test_the_time_left_is_told_when_it_is_known_and_without_the_first_iteration(
-    tmp_path, clock, capsys
-):
-    metrics = Metrics(tmp_path, 1000, progress=True, clock=clock)
-    for i, seconds in enumerate((50.0, 5.0, 5.0, 5.0), 1):  # the first compiles
-        clock.now += seconds
-        metrics.log(i, 100 * i, {}, [])
-    shown = capsys.readouterr().err.splitlines()
-    assert ["time left" in line for line in shown] == [False, False, False, True]
-    assert shown[-1].endswith("time left 0:30")
-
-
-def test_no_time_is_left_where_an_iteration_has_more_steps_than_are_asked_for(
-    tmp_path, clock, capsys
-):
-    metrics = Metrics(tmp_path, 10, progress=True, clock=clock)
-    clock.now += 1.0
-    metrics.log(1, 1024, {}, [])
-    metrics.close()
-    assert capsys.readouterr().err.splitlines()[-1].endswith("time left 0:00")
-
-
-def test_progress_false_shows_only_notes(tmp_path, clock, capsys):
-    metrics = Metrics(tmp_path, 10, progress=False, clock=clock)
-    clock.now += 60.0
-    metrics.log(1, 10, {}, [])
-    metrics.note("note")
-    metrics.close()
-    assert capsys.readouterr().err == "note\n"
+    assert (out, err.splitlines()) == ("", shown)
 
 
 def test_on_a_terminal_a_bar_and_notes_above_it(tmp_path, clock, monkeypatch):

@@ -32,7 +32,6 @@ from mindspore_rl.runtime.coordinator.stall_detector import Stopped
 from mindspore_rl.runtime.coordinator.state_machine import (
     GONE_S,
     LAUNCH_S,
-    MIN_EPISODES,
     MOST_EVALUATIONS,
     JobOptions,
     Monitor,
@@ -141,7 +140,7 @@ def test_a_line_is_logged_when_all_ranks_have_reported_it():
 def test_a_job_ends_when_all_ranks_have():
     job = Job().running()
     job.on(Heard(1, DONE), Closed(1), Heard(2, DONE), Closed(2))
-    assert job.tick() == []
+    assert job.tick() == job.tick(LAST_WORDS_S + 0.01) == []
     job.on(Heard(0, DONE), Closed(0))
     assert job.tick() == [Finish()]
     outcome = job.monitor.outcome(1.0, interrupted=False)
@@ -159,12 +158,12 @@ def test_an_end_before_its_time_is_a_failure_unless_it_was_asked_for():
 
 def test_the_leader_is_told_once_when_the_threshold_is_reached():
     job = Job(stop_return=10.0).running()
-    assert job.on(Logged(99.0, MIN_EPISODES - 1), Logged(9.9, 500), Logged(None, 500)) == []
-    assert job.on(Logged(10.0, 500), Logged(11.0, 500)) == [Tell("stop")]
+    assert job.on(Logged(9.9), Logged(None)) == []
+    assert job.on(Logged(10.0), Logged(11.0)) == [Tell("stop")]
     job.iteration(2)
     outcome = job.monitor.outcome(12.0, interrupted=False)  # both numbers are of the same moment
     assert (outcome.mean_return, outcome.measured_at, outcome.env_steps) == (10.0, 8, 16)
-    assert Job(stop_return=math.nan).running().on(Logged(10.0, 500)) == []
+    assert Job(stop_return=math.nan).running().on(Logged(10.0)) == []
 
 
 def test_evaluations_have_checkpoints_of_their_own_and_decide_the_end():
@@ -173,7 +172,7 @@ def test_evaluations_have_checkpoints_of_their_own_and_decide_the_end():
     def saved(iteration):
         return job.on(Heard(0, {"kind": "checkpoint", "iteration": iteration, "path": "one"}))
 
-    assert job.on(Logged(99.0, 500)) == job.tick() == []  # 8 steps, which explored
+    assert job.on(Logged(99.0)) == job.tick() == []  # 8 steps, which explored
     assert saved(1) == [Saved("one")]
     job.iteration(3)
     assert (job.tick(), job.tick()) == ([Tell("checkpoint")], [])
@@ -197,6 +196,7 @@ def test_checkpoints_are_asked_for_once_all_ranks_are_there():
     job.hello(0, 1, 2)
     assert job.tick(CHECKPOINT_S, awake=True) == []
     job.iteration(1)
+    assert job.tick() == []  # the time counts from there
     assert job.tick(CHECKPOINT_S) == [Tell("checkpoint")]
     assert job.tick(CHECKPOINT_S / 2) == []
 

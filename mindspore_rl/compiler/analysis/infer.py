@@ -27,7 +27,7 @@ from mindspore_rl.compiler.analysis.watchful_probe import WatchfulProbe
 from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import Item, Loop, Op, Program, paths, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
-from mindspore_rl.environments.tensor_env import GrowingEnvironment, LocalEnvironment
+from mindspore_rl.environments.tensor_env import GrowingEnvironment
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.plan.value import Value
 from mindspore_rl.platform.cache import in_cache, keep
@@ -113,7 +113,7 @@ def _from_cache(name: str) -> Findings | None:
 def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
     job, config = read(trainer), trainer.config
-    with GrowingEnvironment(config.env, config.seed) as shared:
+    with GrowingEnvironment(config.env, trainer.spec.in_graph, config.seed) as shared:
         small = _probed(WatchfulProbe, trainer, job, program.algorithm, PROBE_ENVS[0], shared)
         large = _probed(Probe, trainer, job, program.algorithm, PROBE_ENVS[1], shared)
     programs = small.program, large.program
@@ -156,13 +156,7 @@ def _probed(
     kind: type[P], trainer: Any, job: Any, algorithm: str, num_envs: int, shared: GrowingEnvironment
 ) -> P:
     smaller = smaller_trainer(trainer, num_envs, algorithm)
-    program, config = build(smaller, algorithm, job), trainer.config
-    environment: Any = shared
-    if trainer.spec.in_graph:
-        environment = LocalEnvironment(config.env, True, range(num_envs), config.seed)
-    else:
-        shared.grow(num_envs)
-    probe = kind(smaller, program, num_envs, environment)
+    probe = kind(smaller, build(smaller, algorithm, job), num_envs, shared.grow(num_envs))
     probe.run()
     return probe
 

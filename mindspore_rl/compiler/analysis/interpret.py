@@ -43,15 +43,26 @@ ROWS = (
 evaluates = Handlers("evaluates", lambda kind: kind.probed)
 
 
-def _is_of_pair(message: str, line: str) -> bool:
-    """Returns whether an error may come from a `max(axis)` that was taken for an array."""
-    taken = re.search(r"\.(max|min)\([^)]", line) and "TypeError" in message
-    return bool(taken) or "Tuple<Tensor, Tensor>" in message
+def _hints(text: str, whole: str, line: str) -> list[str]:
+    """Returns what may mend an error.
 
-
-def _is_lacking(message: str) -> bool:
-    """Returns whether an error says that a device has no such operator."""
-    return bool(re.search(r"(?i)unsupported op |not supported on", message))
+    Args:
+        text: the first line of its message.
+        whole: its type and message.
+        line: the line that raised it.
+    """
+    extreme = re.search(r"\.(max|min)\([^)]", line) and "TypeError" in whole
+    pair = extreme or "Tuple<Tensor, Tensor>" in whole
+    integers = text.endswith("Init Failed: Concat") or re.search(r"be same as.*\[Int", text)
+    signs = {
+        PAIR: pair,
+        NUMPY: "numpy.ndarray" in text,
+        LACKING: re.search(r"(?i)unsupported op |not supported on", text),
+        MEANS: not pair and re.search(r"'tuple'|=Tuple<", text),
+        ROWS: "proposed_shape" in text,
+        TYPES: integers,
+    }
+    return [hint for hint, sign in signs.items() if sign]
 
 
 class Probe:
@@ -100,13 +111,7 @@ class Probe:
 
     def _op(self, op: Op) -> None:
         inputs = {name: self.seen[name] for name in op.reads if not name.startswith("$")}
-        for name, value in inputs.items():
-            if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
-                name = self._passed.get(name, name)  # noqa: PLW2901  (as the program calls it)
-                raise ProgramError(
-                    f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
-                    f"unpack it first, as in first, second = {name}"
-                )
+        self._check_arrays(op, inputs)
         if op.kind == "boundary":
             self._passed |= zip(op.targets, op.args, strict=True)
         try:
@@ -115,45 +120,52 @@ class Probe:
         except MsrlError:
             raise
         except Exception as error:
-            shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
-            inside = innermost(error, self.users_file)
-            text = first_line(error)
-            pair = _is_of_pair(repr(error), inside or op.where.text)
-            means = not pair and re.search(r"'tuple'|=Tuple<", text)
-            whole = text.endswith("Init Failed: Concat") or re.search(r"be same as.*\[Int", text)
-            raise ProgramError(
-                f"{op.where}\n  {op.name} failed on probe data of {self.num_envs} environments: "
-                f"{type(error).__name__}: {text}\n  inputs: {shapes}"
-                + (f"\n  raised at {inside.strip()}" if inside else "")
-                + (f"\n  {PAIR}" if pair else "")
-                + (f"\n  {NUMPY}" if "numpy.ndarray" in text else "")
-                + (f"\n  {LACKING}" if _is_lacking(text) else "")
-                + (f"\n  {MEANS}" if means else "")
-                + (f"\n  {ROWS}" if "proposed_shape" in text else "")
-                + (f"\n  {TYPES}" if whole else "")
-            ) from error
+            raise self._failed(op, inputs, error) from error
         self.evaluated.append((op, inputs))
         for name, value in zip(op.targets, results, strict=True):
-            if not _is_value(value):
+            self._see(op, name, value)
+
+    def _check_arrays(self, op: Op, inputs: dict[str, Any]) -> None:
+        """Refuses tuples as inputs of an operation that takes arrays alone."""
+        for name, value in inputs.items():
+            if OPERATIONS[op.kind].arrays and isinstance(value, tuple):
+                name = self._passed.get(name, name)  # noqa: PLW2901  (as the program calls it)
                 raise ProgramError(
-                    f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
-                    "number or a tuple of them: return a tuple, and name its parts here: "
-                    "a, b = ..."
+                    f"{op.where}\n  {op.name} takes arrays, and `{name}` is {_describe(value)}: "
+                    f"unpack it first, as in first, second = {name}"
                 )
-            before = self.seen.get(name)
-            if before is not None and _describe(before) != _describe(value):
-                raise ProgramError(
-                    f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
-                    "a variable keeps its shape and type; use two names, or start a sum of real "
-                    "numbers at 0.0"
-                    + (
-                        f"\n  {MEANS}"
-                        if isinstance(before, tuple) != isinstance(value, tuple)
-                        else ""
-                    )
-                )
-            self.seen[name] = value
-            self.made_at.setdefault(name, op.where)
+
+    def _failed(self, op: Op, inputs: dict[str, Any], error: Exception) -> ProgramError:
+        """Returns the error of an operation that failed on probe data, and what may mend it."""
+        shapes = ", ".join(f"{n} {_describe(v)}" for n, v in inputs.items())
+        inside, text = innermost(error, self.users_file), first_line(error)
+        lines = [
+            f"{op.name} failed on probe data of {self.num_envs} environments: "
+            f"{type(error).__name__}: {text}",
+            f"inputs: {shapes}",
+            *([f"raised at {inside.strip()}"] if inside else []),
+            *_hints(text, repr(error), inside or op.where.text),
+        ]
+        return ProgramError("\n  ".join([str(op.where), *lines]))
+
+    def _see(self, op: Op, name: str, value: Any) -> None:
+        """Keeps the value of a variable, which is of the same shape and type in every turn."""
+        if not _is_value(value):
+            raise ProgramError(
+                f"{op.where}\n  {op.name} gives {_describe(value)}, expected an array, a "
+                "number or a tuple of them: return a tuple, and name its parts here: "
+                "a, b = ..."
+            )
+        before = self.seen.get(name)
+        if before is not None and _describe(before) != _describe(value):
+            one_is_tuple = isinstance(before, tuple) != isinstance(value, tuple)
+            raise ProgramError(
+                f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
+                "a variable keeps its shape and type; use two names, or start a sum of real "
+                "numbers at 0.0" + (f"\n  {MEANS}" if one_is_tuple else "")
+            )
+        self.seen[name] = value
+        self.made_at.setdefault(name, op.where)
 
     def _first(self, op: Op, inputs: dict[str, Any]) -> tuple:
         """Evaluates an operation for the first time."""

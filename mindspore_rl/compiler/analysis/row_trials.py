@@ -190,25 +190,15 @@ class RowTrials:
         if not any(name in values and values[name].split_by(split) for name in inputs):
             return "" if self._steady(op, inputs, decided) else RANDOM
         op = without_differentiation(op)
-        # Where the graph does not decide, more trials give a dependence more chances to show.
-        scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
-        shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
         entries = sum(to_array(leaf).size for leaf in leaves(tuple(inputs.values())))
         if decided and entries > MAX_ENTRIES:
             return ""
-        large = decided and entries > LARGE
         long = decided and self.reading is not None and self.reading.is_long(op)
-        if large or long:
-            scales, shares = scales[:1], shares[:1]
-        trials: list[tuple[Sequence[int], tuple]] = [(chosen, scales) for chosen in shares]
-        if split == "env" and not large:  # a job may have many more environments than the probe
-            times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
-            trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
         known: list[Any] = []  # all trials begin with the same inputs
         amplified, agreed = "", False
-        for chosen, attempts in trials:
+        for chosen, scales in self._trials(decided, entries, long):
             whole = inputs
-            for attempt, scale in enumerate(attempts):
+            for attempt, scale in enumerate(scales):
                 share = {
                     name: self.rows.select(value, values[name], chosen)
                     for name, value in whole.items()
@@ -230,6 +220,22 @@ class RowTrials:
         if decided or agreed or not amplified:
             return ""
         return f"{amplified}, and in all data a millionth of the inputs moves it as far"
+
+    def _trials(
+        self, decided: bool, entries: int, long: bool
+    ) -> list[tuple[Sequence[int], tuple[float, ...]]]:
+        """Returns the shares to try, each with the scales of the changes that make new data."""
+        # Where the graph does not decide, more trials give a dependence more chances to show.
+        scales: tuple[float, ...] = (0.1, 2.0, 0.0) if decided else UNDECIDED
+        shares = self.rows.shares if decided else (*self.rows.shares, *self.rows.more)
+        large = decided and entries > LARGE
+        if large or long:
+            scales, shares = scales[:1], shares[:1]
+        trials: list[tuple[Sequence[int], tuple[float, ...]]] = [(one, scales) for one in shares]
+        if self.rows.split == "env" and not large:  # a job may have many more than the probe
+            times = min(max(MAX_ENTRIES // max(entries, 1), 2), 40)
+            trials.append((tuple(range(self.rows.count)) * times, (0.1,)))
+        return trials
 
     def _steady(self, op: Op, inputs: dict, decided: bool) -> bool:
         """Returns whether any two evaluations of an operation agree.

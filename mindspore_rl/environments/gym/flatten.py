@@ -10,7 +10,7 @@ from mindspore_rl.environments import images
 from mindspore_rl.environments.action_mask import told
 from mindspore_rl.environments.gym import masks
 from mindspore_rl.environments.gym.library import library_of, load
-from mindspore_rl.environments.spaces import Box
+from mindspore_rl.environments.spaces import Box, clauses
 from mindspore_rl.environments.sync_vector import as_space
 from mindspore_rl.errors import EnvironmentFailure
 
@@ -48,7 +48,7 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
         masked = told(int(found.action_space.n), mask)
         sizes = _sizes(module, env.action_space).ravel().tolist()
         found = masks.appended(module, found, mask, sizes)
-        return found, "; ".join(filter(None, [layout, masked]))
+        return found, clauses(layout, masked)
     env, choices = _as_choices(module, env)
     if as_space(env.action_space) is None:
         raise EnvironmentFailure(
@@ -58,9 +58,9 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
     space = env.observation_space
     if images.is_image(space):
         env, layout = _as_images(module, env)
-        return env, "; ".join(filter(None, [layout, choices]))
+        return env, clauses(layout, choices)
     if isinstance(as_space(space), Box) or _is_booleans(module, space):
-        return env, "; ".join(filter(None, [_shape_lost(space), choices]))
+        return env, clauses(_shape_lost(space), choices)
     try:
         wrapped = module.wrappers.FlattenObservation(env)
         flat = as_space(wrapped.observation_space)
@@ -73,7 +73,7 @@ def flattened(name: str, env: Any, mask: str = "") -> tuple[Any, str]:
         )
     parts = ", ".join(layout_of(space, module.spaces.utils.flatdim))
     layout = f"observations are flattened to {flat.shape[0]} numbers: {parts}"
-    return wrapped, "; ".join(filter(None, [layout, choices]))
+    return wrapped, clauses(layout, choices)
 
 
 def _foreign(module: Any, space: Any) -> str:

@@ -23,7 +23,7 @@ from mindspore_rl.environments.environment import EnvironmentSpec, unknown
 from mindspore_rl.environments.gym import atari, goals
 from mindspore_rl.environments.layout import Layout
 from mindspore_rl.environments.options import MASK, split_options
-from mindspore_rl.environments.spaces import digits_lost
+from mindspore_rl.environments.spaces import clauses, digits_lost
 from mindspore_rl.environments.sync_vector import RAISED, as_space, layers
 from mindspore_rl.errors import (
     EnvironmentFailure,
@@ -206,7 +206,6 @@ def spec_of(name: str, env: Any, layout: str, space: Any) -> EnvironmentSpec:
     own, masked = Layout.of(space), hasattr(env, "action_mask_of")
     action_space = as_space(env.action_space)
     assert action_space is not None
-    notes = f"of {library} {load(library).__version__}" + (f"; {layout}" if layout else "")
     return EnvironmentSpec(
         name=name,
         obs_shape=tuple(int(size) for size in env.observation_space.shape),
@@ -215,9 +214,9 @@ def spec_of(name: str, env: Any, layout: str, space: Any) -> EnvironmentSpec:
         max_episode_steps=_limit(env),
         reward_threshold=getattr(env.spec, "reward_threshold", None),
         in_graph=False,
-        notes=notes,
+        notes=clauses(f"of {library} {load(library).__version__}", layout),
         obs_dtype="uint8" if images.is_image(env.observation_space) else "float32",
-        warning="; ".join(filter(None, [_own_statistics(env), digits_lost(space)])),
+        warning=clauses(_own_statistics(env), digits_lost(space)),
         library=library,
         action_mask=masked,
         goal=goals.goal_of(env),

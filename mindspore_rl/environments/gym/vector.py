@@ -14,7 +14,7 @@ from mindspore_rl.environments.finite_check import all_trainable, are_trainable,
 from mindspore_rl.environments.gym import library, masks
 from mindspore_rl.environments.gym import state as gym_state
 from mindspore_rl.environments.gym.flatten import flattened
-from mindspore_rl.environments.spaces import Box, Discrete, taken
+from mindspore_rl.environments.spaces import Box, Discrete, clauses, taken
 from mindspore_rl.environments.sync_vector import (
     RAISED,
     LoopVector,
@@ -48,7 +48,7 @@ def gym_spec(
     env, layout = flattened(name, first, mask)
     found = library.spec_of(name, env, layout, first.observation_space)
     if watched and (drawn := library.draws_from_shared(first)):
-        found = replace(found, warning="; ".join(filter(None, [found.warning, drawn])))
+        found = replace(found, warning=clauses(found.warning, drawn))
     closed(name, env.close)
     return found
 

@@ -44,12 +44,7 @@ from mindspore_rl.runtime.coordinator.launch import JobProcesses
 from mindspore_rl.runtime.coordinator.messages import check
 from mindspore_rl.runtime.coordinator.metrics import Metrics
 from mindspore_rl.runtime.coordinator.stall_detector import find_stopped
-from mindspore_rl.runtime.coordinator.state_machine import (
-    MIN_EPISODES,
-    JobOptions,
-    Monitor,
-    Outcome,
-)
+from mindspore_rl.runtime.coordinator.state_machine import JobOptions, Monitor, Outcome
 from mindspore_rl.runtime.heartbeat import Stamp, Stamps
 
 TICK_S = 0.2
@@ -243,7 +238,7 @@ class Watch:
                     line = self.metrics.log(
                         order.iteration, order.env_steps, order.values, order.episodes, order.age_s
                     )
-                    self._on(Logged(self.metrics.mean_return, self.metrics.episodes_seen), now)
+                    self._on(Logged(self.metrics.settled_return), now)
                     self._show(line, now)
                 case Saved(path, evaluate):
                     if self.options.eval_every is None:
@@ -260,8 +255,8 @@ class Watch:
                     raise KeyboardInterrupt
 
     def _keep_best(self, path: Path) -> None:
-        mean_return = self.metrics.mean_return
-        if mean_return is None or self.metrics.episodes_seen < MIN_EPISODES:
+        mean_return = self.metrics.settled_return
+        if mean_return is None:
             return
         try:
             keep_best(path, mean_return)
@@ -336,35 +331,37 @@ class Watch:
 
     def _examine(self, found: Examine) -> JobFailure:
         """Collects the evidence of a failure and returns the failure that it explains."""
-        processes, stamp, remains = self._processes, None, Remains()
-        if found.rank >= 0:
-            stamp = self._stamps.read(found.rank)
+        stamp = self._stamps.read(found.rank) if found.rank >= 0 else None
+        return self.monitor.failures.explain(found, stamp, self._remains(found, stamp))
+
+    def _remains(self, found: Examine, stamp: Stamp | None) -> Remains:
+        """Returns what the processes of a failed job, and the files of its ranks, tell of it."""
+        processes = self._processes
         if found.stall is not None:
             stamps = found.stall.stamps.items()
-            actions = {rank: self._last_action(rank, stamp) for rank, stamp in stamps}
+            actions = {rank: self._last_action(rank, last) for rank, last in stamps}
             stopped = find_stopped(processes.marked()) if processes is not None else ()
-            remains = Remains(actions=actions, stopped=stopped)
-        elif found.what == "death":
+            return Remains(actions=actions, stopped=stopped)
+        if found.what == "death":
             # mpiexec reports only when all ranks are gone, and merges their statuses: a signal is
             # reported only if the other ranks end by themselves, as they do when their links close.
             for peer in self._peers:
                 peer.link.close()
-            if processes is not None and stamp is not None and not found.lost:
-                processes.wait(5.0)
-                remains = Remains(
-                    log=processes.log(),
-                    output=processes.output_of(found.rank),
-                    actions={
-                        found.rank: self._last_action(found.rank, stamp) + processes.why_bus_error()
-                    },
-                )
-        elif found.what == "mpiexec" and processes is not None and processes.mpiexec is not None:
-            mpiexec, log = processes.mpiexec, processes.log() + processes.why_bus_error()
-            remains = Remains(mpiexec.poll() or 0, mpiexec.who, log=log)
-        elif processes is not None and processes.scheduler is not None:
-            scheduler, words = processes.scheduler, processes.why_scheduler_ended()
-            remains = Remains(scheduler.poll() or 0, scheduler.who, words=words)
-        return self.monitor.failures.explain(found, stamp, remains)
+            if processes is None or stamp is None or found.lost:
+                return Remains()
+            processes.wait(5.0)
+            log, output = processes.log(), processes.output_of(found.rank)
+            action = self._last_action(found.rank, stamp) + processes.why_bus_error()
+            return Remains(log=log, output=output, actions={found.rank: action})
+        if processes is None:
+            return Remains()
+        if found.what == "mpiexec" and (mpiexec := processes.mpiexec) is not None:
+            log = processes.log() + processes.why_bus_error()
+            return Remains(mpiexec.poll() or 0, mpiexec.who, log=log)
+        if (scheduler := processes.scheduler) is not None:
+            words = processes.why_scheduler_ended()
+            return Remains(scheduler.poll() or 0, scheduler.who, words=words)
+        return Remains()
 
     def died(self, rank: int, how: str) -> JobFailure:
         """Returns the failure of a rank that could not report it itself."""

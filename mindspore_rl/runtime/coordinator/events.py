@@ -46,10 +46,9 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Logged:
-    """A line of metrics was written; the display now shows these values."""
+    """A line of metrics was written; `settled_return` is that of `Metrics` after it."""
 
-    mean_return: float | None
-    episodes: int
+    settled_return: float | None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from mindspore_rl.runtime.coordinator.metrics_file import (
     forget_evaluations,
 )
 from mindspore_rl.runtime.coordinator.wandb import Tracked
-from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES
+from mindspore_rl.runtime.rank.episodes import Episode, RecentEpisodes
 
 RETURN = "episode/mean_return"
 INFO = "info/"
@@ -102,9 +102,7 @@ class Metrics:
         self._recent = deque([(self._started, start_steps)])
         self._first: tuple[float, int] | None = None
         self._iterations = 0
-        self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
-        self._lengths: deque[int] = deque(maxlen=MEAN_EPISODES)
-        self._episodes_seen = 0
+        self._episodes = RecentEpisodes()
         self._last: dict[str, Any] | None = None
         self._told_at = 0  # the iteration of the last line of progress
         self._sums: dict[str, tuple[float, int]] = {}  # of iterations that no line covers yet
@@ -122,19 +120,19 @@ class Metrics:
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last 100 finished episodes, reward units; None before the first."""
-        return _mean(self._returns)
+        return self._episodes.mean_return
 
     @property
-    def episodes_seen(self) -> int:
-        """Finished episodes since the start of this process; of an iteration, perhaps only 100."""
-        return self._episodes_seen
+    def settled_return(self) -> float | None:
+        """The same, but None before 100 have finished since the start of this process."""
+        return self._episodes.settled_return
 
     def log(
         self,
         iteration: int,
         env_steps: int,
         values: dict[str, float],
-        episodes: list[tuple[Any, ...]],
+        episodes: list[Episode],
         age_s: float = 0.0,
     ) -> dict[str, Any]:
         """Records one iteration; cheap enough for a thousand calls a second.
@@ -150,11 +148,8 @@ class Metrics:
         Returns: its line, a copy that the caller may change.
         """
         now = self._clock() - age_s
-        for episode_return, length, *_ in episodes:
-            self._returns.append(float(episode_return))
-            self._lengths.append(int(length))
+        self._episodes.add(episodes)
         values = values | _info_means(episodes)
-        self._episodes_seen += len(episodes)
         self._recent.append((now, env_steps))
         self._first = self._first or self._recent[-1]
         self._iterations += 1
@@ -166,8 +161,8 @@ class Metrics:
             "env_steps": int(env_steps),
             "wall_s": round(now - self._started, 6),
             "steps_per_second": round((env_steps - steps) / max(now - since, 1e-9), 1),
-            "mean_return": _finite(_mean(self._returns)),
-            "mean_length": _mean(self._lengths),
+            "mean_return": _finite(self.mean_return),
+            "mean_length": self._episodes.mean_length,
             "values": {name: _finite(float(value)) for name, value in values.items()},
         }
         told = {**self._last, "values": dict(self._last["values"])}
@@ -358,17 +353,13 @@ def _start_bar(total_steps: int, start_steps: int) -> Progress:
     return bar
 
 
-def _info_means(episodes: list[tuple[Any, ...]]) -> dict[str, float]:
+def _info_means(episodes: list[Episode]) -> dict[str, float]:
     """Returns the means over episodes of the numbers from their `info`, the same in any order."""
     found = defaultdict(list)
     for _, _, *info in episodes:
         for name, value in info[0].items() if info else ():
             found[f"{INFO}{name}"].append(value)
     return {name: math.fsum(numbers) / len(numbers) for name, numbers in sorted(found.items())}
-
-
-def _mean(numbers: deque[float] | deque[int]) -> float | None:
-    return sum(numbers) / len(numbers) if numbers else None
 
 
 def _finite(value: float | None) -> float | None:

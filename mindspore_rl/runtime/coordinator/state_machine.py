@@ -36,13 +36,11 @@ from mindspore_rl.runtime.coordinator.failures import Failures
 from mindspore_rl.runtime.coordinator.reports import AsTheyCome, InStep, Joined, Report
 from mindspore_rl.runtime.coordinator.root_cause import LAST_WORDS_S, Causes
 from mindspore_rl.runtime.coordinator.stall_detector import Watchdog
-from mindspore_rl.runtime.rank.episodes import MEAN_EPISODES
 
 SUSPENDED_S = 2.0
 """After a longer tick this process was suspended, and the age of a stamp says nothing."""
 LAUNCH_S, GONE_S = 10.0, 1.0
 """Seconds that a rank may lack a process before all ranks have had one, and after that."""
-MIN_EPISODES = MEAN_EPISODES  # ranks tell no more of an iteration
 MOST_EVALUATIONS = 10
 """While as many checkpoints wait for their evaluation, no more are given to it."""
 
@@ -159,8 +157,8 @@ class Monitor:
                 return []
             case Interrupted(count):
                 return self._obey(count, now)
-            case Logged(mean_return, episodes):
-                return self._compare(mean_return, episodes)
+            case Logged(settled):
+                return [] if self.options.eval_every else self._reach(settled, self._env_steps)
             case Evaluated(mean_return, env_steps):
                 self._evaluations -= 1
                 return self._reach(mean_return, env_steps)
@@ -274,16 +272,12 @@ class Monitor:
         age_s = reports[-1].get("age_s", 0.0)
         return [Log(self._iteration, self._env_steps, values, episodes, age_s)]
 
-    def _compare(self, mean_return: float | None, episodes: int) -> list[Order]:
-        if self.options.eval_every or mean_return is None or episodes < MIN_EPISODES:
-            return []
-        return self._reach(mean_return, self._env_steps)
-
-    def _reach(self, mean_return: float, env_steps: int) -> list[Order]:
+    def _reach(self, mean_return: float | None, env_steps: int) -> list[Order]:
         """Orders the end of the job if a mean return is the one that ends it."""
         goal = self.options.stop_return
-        # A goal of NaN is never reached.
-        if goal is None or self._reached is not None or not mean_return >= goal:
+        if goal is None or mean_return is None or self._reached is not None:
+            return []
+        if not mean_return >= goal:  # a goal of NaN is never reached
             return []
         self._reached = mean_return, env_steps
         return self._tell_leader("stop")

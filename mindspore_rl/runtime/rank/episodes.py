@@ -91,6 +91,39 @@ class EpisodeCounter:
         return part
 
 
+class RecentEpisodes:
+    """Mean return and length of the last `MEAN_EPISODES` episodes."""
+
+    def __init__(self) -> None:
+        self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=MEAN_EPISODES)
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Adds episodes, the latest last."""
+        for episode_return, length, *_ in episodes:
+            self._returns.append(float(episode_return))
+            self._lengths.append(int(length))
+
+    @property
+    def mean_return(self) -> float | None:
+        """Reward units; None before the first episode."""
+        return _mean(self._returns)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Steps; None before the first episode."""
+        return _mean(self._lengths)
+
+    @property
+    def settled_return(self) -> float | None:
+        """The mean return once there are `MEAN_EPISODES` episodes; None before."""
+        return self.mean_return if len(self._returns) == MEAN_EPISODES else None
+
+
+def _mean(numbers: deque[float] | deque[int]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
+
+
 class Goal:
     """Whether the mean return of the last episodes has reached the one at which a job ends.
 
@@ -100,10 +133,10 @@ class Goal:
 
     def __init__(self, mean_return: float) -> None:
         self._goal = mean_return
-        self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
+        self._recent = RecentEpisodes()
 
     def reached(self, episodes: Sequence[Episode]) -> bool:
         """Adds the episodes of an iteration. Returns: whether the mean is as high after it."""
-        self._returns.extend(episode[0] for episode in episodes)
-        enough = len(self._returns) == MEAN_EPISODES
-        return enough and sum(self._returns) / MEAN_EPISODES >= self._goal
+        self._recent.add(episodes)
+        mean = self._recent.settled_return
+        return mean is not None and mean >= self._goal
