@@ -61,6 +61,7 @@ def test_an_earlier_run_keeps_its_schedule_under_the_same_policy(tmp_path):
         ("staleness=2", "belong to order=asynchronous, and order is synchronous"),
         ("chunks=0", "chunks is 0, expected at least 1"),
         ("lag=-1", "lag is -1, expected at least 0 iterations"),
+        ("lag=1000000", "lag is 1000000, and the job has 489 iterations, which would all act with"),
         ("order=asynchronous,lag=1", "lag belongs to order=synchronous, and order is asynchronous"),
         ("stalenes=2", "unknown key stalenes; did you mean staleness"),
         ("staleness=few", "expected int or none, for example `staleness=64`"),

@@ -17,7 +17,7 @@ from mindspore_rl.cli.job_flags import add_options, add_schedule
 from mindspore_rl.config import Range
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.jobs import registry
-from mindspore_rl.jobs.job import ALGORITHM, NO_FILE, Job, with_file
+from mindspore_rl.jobs.job import ALGORITHM, NO_FILE, Job, scheduled, with_file
 from mindspore_rl.jobs.options import Number
 from mindspore_rl.platform import gpu, toolchain
 from mindspore_rl.platform.held_signals import heard
@@ -68,9 +68,8 @@ def add(subparsers: Any, command: Any, argv: list[str]) -> None:
     parser.add_argument(
         "--iterations",
         type=Number(int, Range(1)),
-        default=3,
         metavar="N",
-        help="iterations that are compared (default: 3)",
+        help="iterations that are compared (default: 3, and a schedule's lag)",
     )
     parser.add_argument(
         "--all",
@@ -100,9 +99,12 @@ def check(args: argparse.Namespace) -> int:
         kinds = [MINDSPORE]
     args.config = args.config or NO_FILE  # a task's values would make the cases large
     job = with_file(Job.of(args))
+    # Two iterations act with parameters of the run itself, whatever the lag.
+    lags = [scheduled(job, policy).lag for policy in map(registry.load_policy, files)]
+    iterations = args.iterations or 3 + max(lags)
     with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="msrl-check-") as folder:
         for name, sizes in {"small": SMALL, "own": {}}.items():
-            held = Held(job, Path(folder, name), args.iterations, sizes)
+            held = Held(job, Path(folder, name), iterations, sizes)
             rows = list(_rows(held, policies, workers, kinds, args.all))
             outcomes = {row.outcome for row in rows}
             if outcomes != {REFUSED} or not held.shrunk:

@@ -265,9 +265,19 @@ def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition
 
 
 def num_iterations(request: JobRequest, program: Program) -> int:
-    """Returns the number of iterations of a job."""
+    """Returns the number of iterations of a job.
+
+    Raises:
+        PolicyError: there are fewer than those by which the actors' parameters are older.
+    """
     per_iteration = program.steps_per_env * request.config.num_envs
-    return request.num_iterations or max(1, -(-request.config.total_steps // per_iteration))
+    found = request.num_iterations or max(1, -(-request.config.total_steps // per_iteration))
+    if (lag := request.policy.schedule.lag) > found:
+        raise PolicyError(
+            f"schedule: lag is {lag}, and the job has {found} iterations, which would all act with "
+            f"the initial parameters; ask for lag={found} at most, or for more total_steps"
+        )
+    return found
 
 
 def _cells(request: JobRequest) -> str:

@@ -107,6 +107,20 @@ def _variants(
             yield replace(policy, schedule=chosen)
 
 
+def _undeclared(request: JobRequest) -> str:
+    """Says which schedules are not tried, since the algorithm does not say that it bears them."""
+    trainer: Any = programs.trainer_class(request.algorithm)
+    schedules = {"max_lag": "lag=1", "max_staleness": f"order={ASYNCHRONOUS}"}
+    missing = [key for key in schedules if not getattr(trainer, key)]
+    if not missing:
+        return ""
+    return (
+        f"{request.algorithm.stem} declares no {' and no '.join(missing)} (how much older its "
+        f"actors' parameters may be): {' and '.join(schedules[key] for key in missing)} "
+        f"{'are' if len(missing) > 1 else 'is'} tried only if --schedule says so"
+    )
+
+
 def _has_own_batches(candidate: Candidate) -> bool:
     """Returns whether the loop says how many messages an update takes: it has a kept replay."""
     found = candidate.prediction.plan.arrivals if candidate.prediction else None
@@ -210,8 +224,8 @@ def best(found: list[Candidate]) -> Candidate:
         MsrlError: no policy can run the job.
     """
     if not found or found[0].prediction is None:
-        reasons = "; ".join(f"{c.name}: {c.why}" for c in found)
-        raise MsrlError(f"no policy can serve this job ({reasons}); name one by --policy")
+        reasons = "\n  ".join(dict.fromkeys(f"{c.name}: {c.why}" for c in found))
+        raise MsrlError(f"no policy can serve this job; name one by --policy\n  {reasons}")
     least = found[0].prediction.steps_per_s / REPEATABLE
     fast = (c for c in found if c.prediction and c.prediction.steps_per_s >= least)
     return next((c for c in fast if c.policy.schedule.order == SYNCHRONOUS), found[0])
@@ -267,4 +281,6 @@ def simulated(
         far = link_between(request.deployment, say)
         cluster = Cluster.measured(machine, request.deployment, far)
     files = of_project(named)
+    if not schedule and (untried := _undeclared(request)):
+        say(untried)
     return candidates(request, files, cluster, say, kind, job.workers, schedule)

@@ -375,11 +375,16 @@ def _policy(
     """Returns the policy that is named, or the earlier run's, and its file."""
     file = registry.find_policy(str(named or earlier.get("policy", _otherwise("policy"))))
     policy = registry.load_policy(file)
-    given = config.to_dict(policy.schedule)
-    if named is None:
-        given |= earlier.get("schedule", {})
-    schedule = config.resolve(Schedule, None, {}, schedule_words(job.schedule), base=given)
-    return file, dataclasses.replace(policy, schedule=schedule)
+    before = earlier.get("schedule", {}) if named is None else {}
+    return file, dataclasses.replace(policy, schedule=scheduled(job, policy, before))
+
+
+def scheduled(
+    job: Job, policy: DistributionPolicy, earlier: Mapping[str, object] | None = None
+) -> Schedule:
+    """Returns a policy's schedule, with an earlier run's keys and the job's in place of its own."""
+    given = config.to_dict(policy.schedule) | dict(earlier or {})
+    return config.resolve(Schedule, None, {}, schedule_words(job.schedule), base=given)
 
 
 def schedule_words(schedule: str | Mapping[str, object] | None) -> list[str]:

@@ -163,6 +163,20 @@ def test_a_job_that_fails_is_no_equal_one(monkeypatch, capsys):
     assert "failed              rank 0 died" in capsys.readouterr().out
 
 
+def test_with_a_lag_two_iterations_act_with_parameters_that_were_learnt(monkeypatch, capsys):
+    asked = []
+
+    def fails(plan, _, reference, iterations, __):
+        asked.append((plan.num_iterations, len(reference.reports), iterations))
+        raise JobFailure("rank 0 died")
+
+    monkeypatch.setattr(held, "run_held", fails)
+    words = ("--schedule", "lag=2", "--workers", "1", "--cells", "native")
+    assert main(["check", str(REINFORCE), *LEARNERS, *words]) == 1
+    assert asked == [(5, 5, 5)]
+    assert "5 iterations, each from" in capsys.readouterr().out
+
+
 def test_a_line_is_no_picture(capsys):
     print_rows(("where",), (), [("dqn.py:100: x = y",)])
     assert "dqn.py:100: x" in capsys.readouterr().out

@@ -244,6 +244,24 @@ def test_what_makes_no_batch_is_refused(algorithm, policy, workers, schedule, re
         analyse(job)
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            "kept",
+            r"within an iteration .*\n.*kept.py:\d+: msrl.replay_ins.*\nlet one loop of .*Central",
+        ),
+        ("two_rollouts", r"apart, .*\n.*rollouts.py:\d+: .*\n.*rollouts.py:\d+: .*\nlet one loop"),
+    ],
+)
+def test_a_program_that_sends_otherwise_is_refused_with_its_lines(program, told):
+    """The way out that is told is one."""
+    file = inproc.PROGRAMS / f"{program}.py"
+    with pytest.raises(PolicyError, match=told):
+        analyse(inproc.request(file, "SingleLearnerCoarse", 2, ASYNCHRONOUS))
+    analyse(inproc.request(file, "Central", 2, ASYNCHRONOUS))
+
+
 def test_a_value_that_would_return_to_actors_is_refused(tmp_path):
     reset, learn = "msrl.env_reset())", "msrl.report(msrl.agent_learn(batch))"
     returned = 'scale = msrl.boundary("transition", found["loss"])'
@@ -255,7 +273,7 @@ def test_a_value_that_would_return_to_actors_is_refused(tmp_path):
     )
     file = program_with(tmp_path, changes)
     job = inproc.request(file, "SingleLearnerCoarse", 2, ASYNCHRONOUS, num_envs=4, num_steps=4)
-    with pytest.raises(PolicyError, match="`scale` back to actor, to which only parameters"):
+    with pytest.raises(PolicyError, match=r"`scale` back to actor, to which .*\n.*py:\d+: .*\nlet"):
         analyse(job)
 
 

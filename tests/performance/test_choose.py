@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindspore_rl.errors import ConfigError, PolicyError
-from mindspore_rl.jobs import auto_policy, job
+from mindspore_rl.errors import ConfigError, MsrlError, PolicyError
+from mindspore_rl.jobs import auto_policy, job, registry
 from mindspore_rl.jobs.job import Job
 from mindspore_rl.performance import predict
 
@@ -94,6 +94,31 @@ def test_an_asynchronous_schedule_must_be_worth_it(asked, monkeypatch, capsys, r
     if taken == "asynchronous":
         assert (schedule.gather, schedule.staleness) == (1, 4)
         assert "(asynchronous, gather=1) with 4 workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "schedule", "told"),
+    [
+        ("sac", "Pendulum-v1", None, "max_lag and no max_staleness (how much older its actors' "),
+        ("ppo", "CartPole-v1", None, "ppo declares no max_staleness (how much older its actors' "),
+        ("sac", "Pendulum-v1", "lag=1", ""),
+        ("dqn", "CartPole-v1", None, ""),
+    ],
+)
+def test_schedules_that_an_algorithm_does_not_declare_are_told(
+    asked, capsys, algorithm, env, schedule, told
+):
+    auto_policy.settled(Job(algorithm, policy="auto", env=env, schedule=schedule, workers=2))
+    err = capsys.readouterr().err
+    assert (told in err) if told else ("declares no" not in err)
+
+
+def test_if_no_policy_can_serve_each_reason_has_a_line(monkeypatch):
+    names = ("Central", "Central", "GPUOnly")
+    policies = [registry.load_policy(registry.find_policy(name)) for name in names]
+    found = [auto_policy.Candidate("", policy, 1, why="too large") for policy in policies]
+    with pytest.raises(MsrlError, match="by --policy\n  Central: too large\n  GPUOnly: too large$"):
+        auto_policy.best(found)
 
 
 def test_a_yaml_file_may_ask_for_the_best_policy_and_for_a_schedule(asked, tmp_path):

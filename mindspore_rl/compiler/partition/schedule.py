@@ -23,6 +23,13 @@ from mindspore_rl.plan.plan import Arrivals
 from mindspore_rl.policy import ASYNCHRONOUS
 from mindspore_rl.replay.across import ACROSS
 
+OTHER = (
+    "take a policy whose workers send trajectories (SingleLearnerCoarse), or let it be synchronous"
+)
+"""What a program may do whose messages with gradients are in another order."""
+GRADIENTS = "or let workers compute gradients, as under Central"
+"""How else a program may run asynchronously whose rows make no batches."""
+
 
 def apply_schedule(partition: Partition) -> Partition:
     """Applies the policy's schedule to a partition whose partial sums are resolved.
@@ -120,22 +127,31 @@ def _check_one_replay(partition: Partition, consumer: Fragment) -> None:
 def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -> None:
     """Checks that the consumer can make a batch of the rows of any of the senders."""
     around = {item.name: found for item, found in paths(partition.program.body)}
+    ops = {op.name: op for op, _ in walk(partition.program.body)}
+
+    def line_of(message: Message) -> str:
+        return ops[message.site[-1]].where
+
     if sender.split != "env":
-        raise _refused(partition, f"replicas of {sender.name} have rows of the same environments")
+        raise _refused(
+            partition,
+            f"replicas of {sender.name} have rows of the same environments; give that fragment "
+            'sharded="env"',
+        )
     sent = [m for m in partition.messages if m.source == sender.name]
     for message in partition.messages:
         if message not in sent and _rows(partition, message):
             raise _refused(
                 partition,
                 f"{message.mark} carries rows of environments back to {sender.name}, and the "
-                f"environments of a batch of {consumer.name} change; let {sender.name} act itself "
-                "(as SingleLearnerCoarse does)",
+                f"environments of a batch of {consumer.name} change\n  {line_of(message)}\nlet "
+                f"{sender.name} act itself (as SingleLearnerCoarse does)",
             )
         if message not in sent and message.variables != (PARAMETERS,):
             raise _refused(
                 partition,
                 f"{message.mark} carries `{message.variables[0]}` back to {sender.name}, to which "
-                f"only parameters return; let {sender.name} compute it",
+                f"only parameters return\n  {line_of(message)}\nlet {sender.name} compute it",
             )
     for message in sent:
         outer = [getattr(item, "kind", "") for item in around[message.after]]
@@ -143,17 +159,24 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
             raise _refused(
                 partition,
                 f"{sender.name} sends {message.mark} within an iteration or before the first, "
-                "instead of once at its end",
+                f"instead of once at its end\n  {line_of(message)}\nlet one loop of msrl.steps() "
+                f"make all that an iteration learns from, before it learns; {GRADIENTS}",
             )
     if len(sent) > 1:
         marks = ", ".join(m.mark for m in sent)
-        raise _refused(partition, f"{sender.name} sends {marks} apart, instead of one message")
+        lines = "\n  ".join(str(line_of(message)) for message in sent)
+        raise _refused(
+            partition,
+            f"{sender.name} sends {marks} apart, instead of one message\n  {lines}\nlet one loop "
+            f"of msrl.steps() make all that an iteration learns from; {GRADIENTS}",
+        )
     values = {v: partition.program.values[v] for v in sent[0].variables}
     if whole := [v for v, value in values.items() if not value.split_by("env")]:
         raise _refused(
             partition,
             f"{sent[0].mark} carries `{whole[0]}`, which has no row for each environment, and the "
-            f"senders of a batch of {consumer.name} have different ones",
+            f"senders of a batch of {consumer.name} have different ones\n  {line_of(sent[0])}\n"
+            f"give it a row for each, or let {consumer.name} compute it",
         )
 
 
@@ -205,7 +228,11 @@ def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
     name, sender = partition.arrivals.consumer, partition.arrivals.sender
     before = [op for op, loops in walk(body) if not loops and op.kind in ("send", "receive")]
     if before:
-        raise _refused(partition, f"{name} exchanges messages with {sender} before the iterations")
+        raise _refused(
+            partition,
+            f"{name} exchanges messages with {sender} before the iterations\n  {before[0].where}\n"
+            "do it in the first iteration",
+        )
     numbers = [op for op, _ in walk(body) if op.kind == "env_index"]
     if partition.arrivals.gather and numbers:
         raise _refused(
@@ -224,16 +251,20 @@ def check_turns(partition: Partition, body: tuple[Item, ...]) -> None:
     for taken in (True, False):
         talk = list(messages_of(body, taken))
         if not talk or talk[0].kind != "receive":
-            raise _refused(partition, f"{name} does not wait for a message of {sender} first")
+            raise _refused(
+                partition, f"{name} does not wait for a message of {sender} first: {OTHER}"
+            )
         if not _returns_parameters(talk[-1]):
             raise _refused(
-                partition, f"an iteration of {sender} does not end with new parameters from {name}"
+                partition,
+                f"an iteration of {sender} does not end with new parameters from {name}: {OTHER}",
             )
         for one, other in zip(talk, talk[1:], strict=False):
             if _returns_parameters(one) and other.kind != "receive":
                 raise _refused(
                     partition,
-                    f"{name} sends parameters again before {sender} has used them\n  {other.where}",
+                    f"{name} sends parameters again before {sender} has used them\n  {other.where}"
+                    f"\n{OTHER}",
                 )
 
 
@@ -257,7 +288,9 @@ def _ends(partition: Partition) -> tuple[Fragment, Fragment]:
     if len(senders) != 1:
         names = ", ".join(f.name for f in partition.fragments)
         raise _refused(
-            partition, f"it takes one fragment that sends and one that updates; there are {names}"
+            partition,
+            f"it takes one fragment that sends and one that updates; there are {names}: let one "
+            "of them hold replay, gradient and update (as in SingleLearnerCoarse)",
         )
     return senders[0], consumer
 
