@@ -93,9 +93,9 @@ def measure(comm: MpiCommunicator, kind: str) -> str:
             comm.send(0, 2, word)
 
     trips = [median_us(lambda x=x: round_trip(x), times) for x in (data, word)]
-    kept = KeptReplay(envs)
-    kept.extend(20 * steps, *columns)
-    works = pack, data.copy, unpack, lambda: kept.extend(20 * steps, *columns)
+    kept = KeptReplay(envs, 20 * steps)
+    kept.extend(*columns)
+    works = pack, data.copy, unpack, lambda: kept.extend(*columns)
     alone = [median_us(work, times) for work in works] if comm.rank == 0 else [math.nan] * 4
     cells = [kind, f"{steps} x {envs}", f"{sum(sizes):,}"]
     return f"| {' | '.join([*cells, *(f'{x:,.1f}' for x in [*alone, *trips])])} |"
