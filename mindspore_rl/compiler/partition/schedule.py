@@ -130,7 +130,7 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
     ops = {op.name: op for op, _ in walk(partition.program.body)}
 
     def line_of(message: Message) -> str:
-        return ops[message.site[-1]].where
+        return str(ops[message.site[-1]].where)
 
     if sender.split != "env":
         raise _refused(
@@ -164,7 +164,7 @@ def _check_batches(partition: Partition, sender: Fragment, consumer: Fragment) -
             )
     if len(sent) > 1:
         marks = ", ".join(m.mark for m in sent)
-        lines = "\n  ".join(str(line_of(message)) for message in sent)
+        lines = "\n  ".join(line_of(message) for message in sent)
         raise _refused(
             partition,
             f"{sender.name} sends {marks} apart, instead of one message\n  {lines}\nlet one loop "
