@@ -69,8 +69,8 @@ def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
     if not any(forms):
         return function
     try:
-        given = inspect.signature(function).bind(*forms).arguments
-        return _copy(function, given)[0]
+        given = inspect.signature(function).bind(*forms)
+        return _copy(function, _by_name(given))[0]
     except (TypeError, OSError, SyntaxError) as error:
         name = getattr(function, "__qualname__", function)
         raise ProgramError(
@@ -91,8 +91,25 @@ def with_tuples(
     """
     first = len(forms) - len(keys)
     named = dict(zip(keys, forms[first:], strict=True))
-    given = inspect.signature(function).bind_partial(*forms[:first], **named).arguments
-    return _copy(function, given)[0]
+    given = inspect.signature(function).bind_partial(*forms[:first], **named)
+    return _copy(function, _by_name(given))[0]
+
+
+def _by_name(given: inspect.BoundArguments) -> dict[str, Form]:
+    """Returns the forms of arguments by their names; arguments in a `*rest` have none of their own.
+
+    Raises:
+        TypeError: a record is among them.
+    """
+    parameters = given.signature.parameters
+    forms = {}
+    for name, form in given.arguments.items():
+        if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            if any(form):
+                raise TypeError(f"a record is one of *{name}: name the parameter that it goes to")
+        elif parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
+            forms[name] = form
+    return forms
 
 
 def named_result(function: Callable) -> Named | None:
@@ -346,8 +363,8 @@ class _Fields(ast.NodeVisitor):
         elif _is_written(callee) and (any((*forms, *named.values())) or self.named(node)):
             known = inspect.unwrap(getattr(callee, "__func__", callee))
             name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
-            given = inspect.signature(callee).bind(*forms, **named).arguments
-            self.copies[name] = _copy(callee, given)[0]
+            given = inspect.signature(callee).bind(*forms, **named)
+            self.copies[name] = _copy(callee, _by_name(given))[0]
             self._edit(node.func, node.func, name)
 
     def _value(self, node: ast.AST) -> Any:

@@ -51,6 +51,13 @@ class Losses:
                  .action) * 2  # fmt: skip
         return [scale * (twice + reward) for _ in range(2)][0] + obs + action + len(step)
 
+    def rest(self, step, *levels, **others):
+        first, both = levels[0], levels[1:]
+        return first * step.obs + both[0] + total(step.outcome) + self.rest_of(step, *both)
+
+    def rest_of(self, step, *levels):
+        return step.action * levels[0]
+
     def again(self, step):
         step = step.outcome
         return step.reward
@@ -70,6 +77,14 @@ def test_fields_are_read_by_place():
     assert copy(GIVEN, 3.0) == losses.loss(RECORD, 3.0)
     assert copy(GIVEN, shift=2.0) == losses.loss(RECORD, shift=2.0)
     assert by_place(total, (OUTCOME,))((2.0, 3.0)) == 23.0
+
+
+def test_arguments_without_names_of_their_own_are_no_records():
+    losses = Losses()
+    copy = by_place(losses.rest, (STEP, (), ()))
+    assert copy(GIVEN, 2.0, 3.0) == losses.rest(RECORD, 2.0, 3.0)
+    with pytest.raises(ProgramError, match=r"a record is one of \*levels: name the parameter"):
+        by_place(losses.rest, (STEP, (), STEP))
 
 
 def test_the_result_is_that_of_no_function_inside():
