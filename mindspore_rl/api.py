@@ -46,8 +46,8 @@ class Msrl(Protocol):
         it is the last positional argument.
         """
 
-    def agent_learn(self, *args: Any) -> Any:
-        """Calls `Learner.learn(msrl, *args)`, which static analysis inlines."""
+    def agent_learn(self, *args: Any, **named: Any) -> Any:
+        """Calls `Learner.learn(msrl, *args, **named)`, which static analysis inlines."""
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         """Appends one step of every environment (values `[B, ...]`) to the trajectory buffer.

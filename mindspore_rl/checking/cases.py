@@ -80,6 +80,7 @@ class Held:
         shrunk: the values of keys that were reduced, as `key=value`.
         lines: source lines of compared values, see `lines.of_program`.
         unread: sites of boundaries whose values nobody reads.
+        uneven: sites that were not compared in every iteration, see `Compared.uneven`.
         replayed: sizes of an iteration of asynchronous jobs, by environment.
         runs: configuration, plain run and names of carried variables, by environment and lag.
     """
@@ -92,6 +93,7 @@ class Held:
     lines: dict[str, str] = field(default_factory=dict)
     runs: dict[str, tuple[Any, Any, dict[str, str]]] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
+    uneven: set[str] = field(default_factory=set)
     replayed: dict[str, str] = field(default_factory=dict)
     _number: int = 0
 
@@ -130,6 +132,7 @@ class Held:
             native, found = held.run_held(plan, run_dir, reference, self.iterations, unread)
         except (JobFailure, MsrlError) as error:
             return Row(case, FAILED, str(error))
+        self.uneven.update(one.name for one in found if one.uneven)
         row = Row(
             case,
             EQUAL,

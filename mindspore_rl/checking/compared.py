@@ -31,6 +31,7 @@ class Compared:
         far: the largest difference, relative to the largest entry or to 1 if that is more.
         wrong: a text on entries that differ by more than rounding; empty if none do.
         mean: the mean difference, in the same unit.
+        uneven: whether it was not compared, for a condition left out some turns of a loop.
     """
 
     iteration: int | None
@@ -38,6 +39,7 @@ class Compared:
     far: float = 0.0
     wrong: str = ""
     mean: float = 0.0
+    uneven: bool = False
 
     def __str__(self) -> str:
         place = "" if self.iteration is None else f"iteration {self.iteration}: "

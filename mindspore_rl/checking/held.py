@@ -136,7 +136,8 @@ def compare_records(
         got = [turns[site][turn] for turn in sorted(turns[site])]
         numbers = {len(value) for values in got for value in values.values()}
         if len(numbers) > 1 and sum(len(next(iter(v.values()))) for v in got) == len(passes):
-            continue  # a condition left out some turns, and it is not known which
+            found.append(Compared(iteration, site, uneven=True))  # it is not known which turns
+            continue
         if numbers != {len(passes) // len(got)} or len(passes) % len(got):
             wrong = f"passed {len(got)} x {numbers} times, expected {len(passes)}"
             found.append(Compared(iteration, site, math.inf, wrong))

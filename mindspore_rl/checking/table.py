@@ -71,6 +71,11 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
             if site in held.unread:
                 why = "whose values nobody reads: jobs leave it out"
             print(f"not compared: {site.removeprefix('boundary:')} ({line}), {why}")
+    for site in sorted(held.uneven):
+        print(
+            f"not compared in every iteration: {site.removeprefix('boundary:')} "
+            f"({held.lines[site]}), of which a condition left out some turns of a loop"
+        )
     if held.runs:
         print(
             f"equal: within {compared.ATOL:.0e} of an array's largest entry (or of 1) and "

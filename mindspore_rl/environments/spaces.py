@@ -53,6 +53,12 @@ class Bounds(tuple[float, ...]):
 
     __slots__ = ()
 
+    def __getattr__(self, name: str) -> Any:
+        """Returns an attribute of the array, such as `max`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.array(self, np.float32), name)
+
 
 def _computes(name: str) -> Callable:
     def computed(self: Bounds, *others: Any) -> Any:

@@ -155,8 +155,8 @@ class PlainLoop(ABC):
         bound = bound_to_act(actor.act, args, named, noise)
         return actor.act(*bound.args, **bound.kwargs)
 
-    def agent_learn(self, *args: Any) -> Any:
-        return self.trainer.learner.learn(self, *args)
+    def agent_learn(self, *args: Any, **named: Any) -> Any:
+        return self.trainer.learner.learn(self, *args, **named)
 
     def replay_insert(self, *values: Any, keep: int = 0, into: str = "") -> None:
         if any(isinstance(value, tuple) or _has_names(value) for value in values):

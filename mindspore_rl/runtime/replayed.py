@@ -207,8 +207,8 @@ class ReplayedLoop(Reference):
             first = end
         self._inserts = []
 
-    def agent_learn(self, *args: Any) -> Any:
-        result = super().agent_learn(*args)
+    def agent_learn(self, *args: Any, **named: Any) -> Any:
+        result = super().agent_learn(*args, **named)
         for actor in self._actors:
             actor.learned = result
         return result
@@ -330,10 +330,10 @@ class _Actor(Reference):
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._steps_done))
 
-    def agent_learn(self, *args: Any) -> Any:
+    def agent_learn(self, *args: Any, **named: Any) -> Any:
         self._pause()
         if self.learned is None:  # nothing was learnt since the checkpoint: a result of this form
-            self.learned = super().agent_learn(*args)
+            self.learned = super().agent_learn(*args, **named)
         return self.learned
 
     def report(self, metrics: dict[str, Any]) -> None:

@@ -60,18 +60,32 @@ def test_equal_under_two_policies(capsys):
     assert "GPUOnly, 1 worker, native cells: equal" in printed.err
 
 
-def test_values_that_nobody_reads_are_not_compared(capsys, tmp_path):
-    """Of the first further gradient nobody reads the parameters' part, of the second nothing."""
+UNEVEN = """
+        for turn in msrl.epochs(2):
+            for k in (1.0, 2.0):
+                if k + turn < 2.5:
+                    uneven, _ = GRADIENT
+                    msrl.update(self.apply, uneven)
+        """
+
+
+def test_values_that_are_not_compared_are_told(capsys, tmp_path):
+    """Of the first further gradient nobody reads the parameters' part, of the second nothing.
+
+    Of the third a condition leaves out one turn.
+    """
     again = (
         "msrl.gradient(\n            self.loss, self.network, batch.obs, batch.action, advantage)"
     )
-    more = f"_, (unread, more) = {again}\n        unread, _ = {again}\n        loss, entropy"
+    more = f"_, (unread, more) = {again}\n        unread, _ = {again}{UNEVEN}loss, entropy"
+    more = more.replace("GRADIENT", again)
     file = changed(tmp_path, "loss, entropy = means", f"{more} = means")
     file.write_text(file.read_text().replace('"returns": mean}', '"returns": mean, "more": more}'))
     assert main(["check", str(file), *LEARNERS, *IN_THIS_PROCESS]) == 0
     printed = capsys.readouterr().out
     assert outcomes(printed) == {"MultipleLearners": "equal"}
-    assert "action#1, gradient#1, gradient#2, 5 metrics" in printed
+    assert "action#1, gradient#1, gradient#2, gradient#4, 5 metrics" in printed
+    assert re.search(r"not compared in every iteration: gradient#4 \(changed.py:\d+\), of", printed)
     assert re.search(r"not compared: gradient#3 \(changed.py:\d+\), whose values nobody", printed)
 
 

@@ -555,7 +555,9 @@ EQUAL = {
         {"learn": DRAWN},
         "Central",
     ),
-    "arguments by name": ({"learn": BY_NAME},),
+    "arguments by name": (
+        {"learn": BY_NAME, "remove": [("agent_learn(batch)", "agent_learn(batch=batch)")]},
+    ),
     "entries that are asked for": ({"learn": ASKED}, "Central"),
     "breaks in both branches, and in a while; means of each environment": (
         {"learn": EARLY + MEANS},
@@ -711,9 +713,26 @@ READ = {
     "reversed in place": "xs = [reward]\nxs.append(target)\nxs.reverse()\ntarget = xs[1]",
     "a helper that gets a record": "def twice(pair):\n    return 2.0 * pair.a\n"
     "target = twice(Pair(reward, target)) + self.scaled(Pair(reward, b=target))",
+    "a helper that makes a record": "pair = self.made(reward)\ntarget = pair.b",
     "entries beside names": "d = {}\n_, (d['a'], d['b']) = msrl.gradient(self.loss, self.net, obs, "
     "action, target)\ntarget = reward * d['b']",
     "update by an operator": "msrl.update(ops.assign, self.net.trainable_params()[0], 0.0)",
+    "update by both": "d = {}\nd.update({'a': reward}, b=target)\ntarget = d['a'] + d['b']",
+    "entries of the keys": "d = {'a': [], 'b': []}\nfor k, x in zip(d, (reward, target)):\n"
+    "    d[k].append(x)\ntarget = d['b'][0]",
+    "entries from keys": "d = dict.fromkeys(('a', 'b'), 2.0)\nd |= {'b': reward}\n"
+    "target = d['a'] * d['b']",
+    "a method of a text": "d = {'a_loss': reward, 'b': target}\n"
+    "target = sum(v for k, v in d.items() if k.endswith('loss'))",
+    "a dictionary has entries": "d = {}\nif not d:\n    d['a'] = reward\n"
+    "if (e := d):\n    target = e['a']",
+    "parts of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
+    "d = dict(zip(('b',), m[1:]))\nfor x in m:\n    target = reward * x + d['b']",
+    "the one mean of a function": "def one(k):\n    f = lambda o, a, t: k * self.loss(o, a, t)[0]\n"
+    "    g, m = msrl.gradient(f, self.net, obs, action, target)\n    return g, m\n"
+    "target = reward * one(2.0)[1]",
+    "sizes of what operators leave": "x = (obs.swapaxes(0, 1) * 2.0).swapaxes(0, 1).sum(-1)\n"
+    "xs = [0.0 for _ in range(x.shape[0])]\ntarget = reward * len(xs)",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
@@ -721,6 +740,7 @@ READ = {
 
 HELPER = (
     "    def learn(self, msrl, batch):",
+    "    def made(self, x):\n        return Pair(x, 2.0 * x)\n\n"
     "    def scaled(self, pair):\n        first, _ = pair\n        return first * pair.b\n\n"
     "    def learn(self, msrl, batch):",
 )

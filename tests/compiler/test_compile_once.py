@@ -53,22 +53,29 @@ class Learn(BaseLearner):
     def apply_scale(self, grads):
         self.of_scale(grads)
 """
-BEHIND = """for o, a, t in msrl.minibatches(2, (obs, action, target)):
+BEHIND = """found, scale = 0.0, 1.0
+        for o, a, t in msrl.minibatches(2, (obs, action, target)):
             grads, means = msrl.gradient(self.loss, self.net, o, a, t)
             of_scale, _ = msrl.gradient(self.error, self.scale, t)
             if means[0] > 99.0:
+                found = 1.0
                 break
+            scale *= 0.5
         msrl.update(self.apply_scale, of_scale)
 """
 
 
 def test_the_last_gradients_of_a_loop_are_used_behind_it(tmp_path):
-    """MindSpore forgets the types of tuples that a compiled loop with `break` carries."""
+    """MindSpore forgets the types of tuples that a compiled loop with `break` carries.
+
+    It compiles no branch in it that sets two constants.
+    """
     text = "gradient = msrl.gradient(self.loss, self.net, obs, action, target)"
     changed = [
         (text, BEHIND),
         ('grads, means = msrl.boundary("gradient", gradient)', "pass"),
         ("class Learn(BaseLearner):", OF_ONE),
+        ('{"loss": means[0]}', '{"loss": means[0] * scale, "found": found}'),
     ]
     program = program_with(tmp_path, remove=changed)
     plan = inproc.run_compiled(program, tmp_path / "run", 1, num_steps=4)

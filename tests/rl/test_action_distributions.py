@@ -208,6 +208,8 @@ def test_actions_are_scaled_to_the_bounds_and_back(run):
     scaled, back = run(Scaled(), action)
     np.testing.assert_array_equal(scaled, [[-2, 0, 1], [2, 1, 9], [1, 0.5, 3]])
     np.testing.assert_array_equal(back, action)
+    space = Box((2,), (-2.0, 0.0), (2.0, 1.0))
+    assert (space.high.max(), (space.high - space.low).min(), space.low.shape) == (2.0, 1.0, (2,))
 
 
 def divergences(logits, other_logits, mean, log_std, other_mean, other_log_std):

@@ -27,7 +27,7 @@ from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
-from mindspore_rl.compiler.frontend.msrl_calls import Calls, used_as_numbers
+from mindspore_rl.compiler.frontend.msrl_calls import Calls, taken_apart, used_as_numbers
 from mindspore_rl.compiler.frontend.perhaps import NUMBER, Again, Carried
 from mindspore_rl.compiler.frontend.records import Entries, Listed
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
@@ -290,7 +290,7 @@ class _Builder(ExpressionReader):
         for part in ast.walk(tree):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
-        frame.numbers = used_as_numbers(tree)
+        frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)

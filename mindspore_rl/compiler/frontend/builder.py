@@ -63,6 +63,8 @@ SAME_SIZES: tuple[str, ...] = ("abs", "astype", "bool", "clamp", "exp", "float",
 SAME_SIZES += ("ones_like", "relu", "sigmoid", "sign", "softplus", "sqrt", "square")
 SAME_SIZES += ("stop_gradient", "tanh", "zeros_like")
 """Operators and methods whose result has the sizes of their first argument."""
+REDUCES_LAST = ("amax", "amin", "mean", "prod", "squeeze", "std", "sum", "var")
+"""Operators that leave an axis out, which they get."""
 BY_ELEMENT = ("logical_and", "logical_not", "logical_or", "maximum", "minimum", "where")
 """Operators whose result has the sizes of their arguments."""
 _POSITION = ("scope", "conditions", "perhaps", "unrolled", "unrolled_in", "place")
@@ -202,6 +204,13 @@ class Draft:
             self.emit("glue", names, (value.name,), reads=(value.name,))
         return tuple(map(Var, names))
 
+    def apart(self, value: Struct) -> Struct:
+        """Splits what a loss or `act` returns if its number of parts is written."""
+        if not isinstance(value, Var) or value.name not in self.widths:
+            return value
+        self.temporary.discard(value.name)  # it is read several times
+        return self.unpack(value, self.widths[value.name])
+
     def marked(self, mark: str, value: Struct) -> Struct:
         """Adds the boundary of a mark around every array of a value."""
         site = self.name_op(f"boundary:{mark}")
@@ -298,6 +307,27 @@ class Draft:
                 return self._sizes_of_all(args, seen)
             case ast.Call(ast.Attribute(owner, name), args) if name in SAME_SIZES:
                 return _longest(self._sizes(part, seen) for part in (owner, *args[:1]))
+            case ast.Call(ast.Attribute(owner, name), args):
+                return self._sizes_by_axes(name, owner, args, seen)
+        return None
+
+    def _sizes_by_axes(
+        self, name: str, owner: ast.expr, args: list[ast.expr], seen: tuple[str, ...]
+    ) -> tuple[int, ...] | None:
+        """Returns the sizes of `x.sum(-1)` and `x.swapaxes(0, 1)`, also as `ops.sum(x, -1)`."""
+        sizes = self._sizes(owner, seen)
+        if sizes is None and args:
+            sizes, args = self._sizes(args[0], seen), args[1:]
+        try:
+            axes = tuple(map(ast.literal_eval, args))
+        except ValueError:
+            return None
+        if not sizes:
+            return None
+        if name in REDUCES_LAST and axes in ((-1,), (-1, False)):
+            return sizes[:-1] or None  # the last axis may be the last of the known ones
+        if name == "swapaxes" and set(axes) == {0, 1} and len(sizes) > 1:
+            return sizes[1], sizes[0], *sizes[2:]
         return None
 
     def _sizes_of_all(self, nodes: list[ast.expr], seen: tuple[str, ...]) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -45,6 +46,7 @@ from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import is_users
+from mindspore_rl.rl.by_place import named_result
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 
@@ -149,6 +151,7 @@ class ExpressionReader:
                 self.record(node),
                 self.field_by_name(node),
                 self.sequences.made(node),
+                self._from_keys(node),
                 self.perhaps.got(node),
                 self.functions.partial(node),
             )
@@ -208,6 +211,16 @@ class ExpressionReader:
         if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
             given = [(None, arg) for arg in node.args]
             return given + [(item.arg, item.value) for item in node.keywords]
+        return None
+
+    def _from_keys(self, node: ast.Call) -> Entries | None:
+        """Reads `dict.fromkeys(names, 0.0)`; returns None for any other call."""
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("dict"), "fromkeys"), [keys, *values], []):
+                value = self.expression(values[0]) if values else Static(None)
+                found = self.sequences.of(keys, "`dict.fromkeys` of this")
+                if all(isinstance(key, Static) for key in found):
+                    return Entries.of((key.value, value) for key in found)
         return None
 
     def _is_dict(self, node: ast.expr) -> bool:
@@ -302,6 +315,8 @@ class ExpressionReader:
             return entry
         if isinstance(base, Static):
             return None
+        if isinstance(node.slice, ast.Slice):
+            base = self.draft.apart(base)  # `means[1:]`
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
             # Its operation was emitted just now and must not be emitted a second time.
             reads = [base.name]
@@ -371,7 +386,7 @@ class ExpressionReader:
             the condition's known value, or an expression over variables and what it reads.
         """
         reads: list[str] = []
-        rewritten = Rewriter(self, reads).condition(copy.deepcopy(test))
+        rewritten = Rewriter(self, reads).condition(copy.deepcopy(self.frame.of_entries(test)))
         if isinstance(rewritten, ast.Constant):
             return Static(rewritten.value)
         condition = Expr(rewritten)
@@ -438,15 +453,16 @@ class ExpressionReader:
         """Returns whether a call is of a function that is read in place of it.
 
         It is one inside this function, or gets msrl, or it is of the program and gets a record or a
-        dictionary, which MindSpore does not compile.
+        dictionary, or makes a record, which MindSpore does not compile.
         """
         if self.frame.gets_msrl(node) or self.functions.inner(node.func) is not None:
             return True
-        if not any(map(self._is_record, (*node.args, *(item.value for item in node.keywords)))):
-            return False
         method = self._method(node.func)
         function = inspect.unwrap(getattr(method, "__func__", method))
-        return inspect.isfunction(function) and is_users(function.__module__)
+        if not inspect.isfunction(function) or not is_users(function.__module__):
+            return False
+        given = (*node.args, *(item.value for item in node.keywords))
+        return any(map(self._is_record, given)) or _makes_record(function)
 
     def _is_record(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Call):
@@ -626,6 +642,13 @@ class ExpressionReader:
         if known and holds_parameters(value):
             reads.append(PARAMETERS)
         return path.tree
+
+
+@functools.cache
+def _makes_record(function: Any) -> bool:
+    """Returns whether a function returns a record, or a tuple with one in it."""
+    result = named_result(function)
+    return result is not None and result.kind is not dict and result.has_names
 
 
 def _is_pair(struct: Struct) -> bool:

@@ -82,6 +82,7 @@ class Functions:
 
     Attributes:
         width: how many values the last loss returns; None if its returns do not show it.
+        is_one: whether it surely returns one array.
     """
 
     def __init__(self, reader: Any, paths: Paths) -> None:
@@ -89,6 +90,7 @@ class Functions:
         self._open: list[Inner] = []
         self._role = "a loss"
         self.width: int | None = None
+        self.is_one = False
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Functions:
         if isinstance(function, Partial):
             path, keywords = function.path, function.keywords
             values, function = (*function.args, *values), function.function
-        self.width = width(function)
+        self.width, self.is_one = width(function), gives_one(function)
         self._check_result(function, node)
         if isinstance(function, Inner):
             return self._inner_loss(function, values, keywords, node)
@@ -410,6 +412,23 @@ def width(function: Any) -> int | None:
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
     found = {_width_of(value, function, tree) for value in values}
     return found.pop() if len(found) == 1 else None
+
+
+def gives_one(function: Any) -> bool:
+    """Returns whether a function surely gives one array: an operator's result, in each `return`."""
+    if (tree := _tree_of(function)) is None:
+        return False
+    values: list[Any] = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
+    values = [tree.body] if isinstance(tree, ast.Lambda) else values
+    return bool(values) and all(map(_is_operators, values))
+
+
+def _is_operators(value: ast.expr | None) -> bool:
+    """Returns whether a value is an operator's result, and surely no sum of tuples."""
+    if not isinstance(value, ast.BinOp):
+        return isinstance(value, ast.UnaryOp)
+    sides = (value.left, value.right)
+    return not isinstance(value.op, ast.Add) or any(map(_is_operators, sides))
 
 
 def _width_of(value: ast.expr | None, function: Any, tree: Any) -> int | None:

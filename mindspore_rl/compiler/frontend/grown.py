@@ -160,10 +160,7 @@ class GrownLists:
         """Takes apart what a loss returns, also in a tuple or a dictionary."""
         if isinstance(value, (tuple, dict)):
             return rebuilt(value, map(self._unpacked, parts_of(value)))
-        if not isinstance(value, Var) or value.name not in self.draft.widths:
-            return value
-        self.draft.temporary.discard(value.name)  # it is read several times
-        return self.draft.unpack(value, self.draft.widths[value.name])
+        return self.draft.apart(value)
 
     def _arrays(self, grown: Grown, value: Struct) -> Struct:
         """Makes an array for each number of a value, before the loop."""

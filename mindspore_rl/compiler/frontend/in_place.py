@@ -141,8 +141,15 @@ class _Rewriter(ast.NodeTransformer):
             _called(node.iter) in COPIES or self.frame.msrl_call(node.iter) is not None
         )
         names = set() if copied else {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
+        owners = {
+            ast.unparse(owner.value)
+            for owner in ast.walk(node.iter)
+            if isinstance(owner, ast.Subscript)
+        }
         for part in ast.walk(node):
             changed = getattr(part, "in_place", ("", ""))[1]
+            if hasattr(part, "part") and changed not in owners:
+                continue  # `for key in d: d[key].append(x)` changes no part of what it goes over
             if changed in names and not _is_current(part, node):
                 self.frame.fail(
                     part,
@@ -170,9 +177,10 @@ class _Rewriter(ast.NodeTransformer):
         if method not in METHODS or not isinstance(base, ast.Name):
             return node
         given = list(call.args)
-        if method == "update" and call.keywords and not given:
+        if method == "update" and call.keywords and len(given) < 2:
             names: list[Any] = [ast.Constant(k.arg) if k.arg else None for k in call.keywords]
-            given = [ast.Dict(names, [k.value for k in call.keywords])]
+            more: list[Any] = [None] * len(given)
+            given = [ast.Dict([*more, *names], [*given, *(k.value for k in call.keywords)])]
         elif call.keywords:
             return node
         if method == "insert":  # at the front alone

@@ -14,7 +14,8 @@ from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATI
 from mindspore_rl.platform.names import RULE, is_name
 from mindspore_rl.rl.by_place import Named, named_result
 
-NAMED = ("replay_insert", "replay_sample", "replay_update", "agent_act", "gradient", "update")
+NAMED: tuple[str, ...] = ("replay_insert", "replay_sample", "replay_update")
+NAMED += ("agent_act", "agent_learn", "gradient", "update")
 """Calls that take keyword arguments, beside reductions."""
 
 
@@ -74,8 +75,12 @@ class Calls:
             return self._boundary(node)
         if name == "agent_learn":
             learn = self.reader.trainer.learner.learn
-            beside = self.draft.beside_batch
-            return self.reader.inlined(learn, node, (Static(MSRL),), {}, beside)
+            beside, named = self.draft.beside_batch, dict[str, Struct]()
+            for item in node.keywords:
+                if item.arg is None:
+                    self.draft.fail(item.value, "`**` in a call of msrl.agent_learn")
+                named[item.arg] = beside(self.reader.expression(item.value))
+            return self.reader.inlined(learn, node, (Static(MSRL),), named, beside)
         if name in ("gradient", "update"):
             return self._learner_call(name, node)
         if name == "report":
@@ -240,7 +245,9 @@ class Calls:
         if not isinstance(value, tuple) or len(node.targets) != 1:
             return value
         means = getattr(node.targets[0], "elts", [])[1:2]
-        if not any(isinstance(name, ast.Name) and name.id in frame.numbers for name in means):
+        names = {name.id for name in means if isinstance(name, ast.Name)}
+        whole = names - frame.apart if self.reader.functions.is_one else set()
+        if not names & frame.numbers | whole:
             return value
         if value[1].name in self.draft.widths:  # type: ignore[union-attr]  # it is a tuple
             return value
@@ -314,6 +321,22 @@ def used_as_numbers(function: ast.FunctionDef) -> set[str]:
     while more := {name for name, other in other_names if other in others} - others:
         others |= more
     return names - others
+
+
+def taken_apart(function: ast.FunctionDef) -> set[str]:
+    """Returns names that a function unpacks, goes over, reads by place or gives to a call."""
+    found: list[Any] = []
+    for node in ast.walk(function):
+        match node:
+            case ast.Subscript(value) | ast.Starred(value) | ast.For(iter=value):
+                found.append(value)
+            case ast.comprehension(iter=value):
+                found.append(value)
+            case ast.Assign([ast.Tuple() | ast.List()], value):
+                found.append(value)
+            case ast.Call(_, args, keywords):
+                found += [*args, *(item.value for item in keywords)]
+    return {value.id for value in found if isinstance(value, ast.Name)}
 
 
 def _used(node: ast.AST) -> list[ast.AST]:

@@ -129,6 +129,7 @@ class Frame:
         live: names that are live after each loop and condition, see `liveness`.
         nested: how many loops and run-time conditions of this function are open.
         numbers: names that it uses as numbers, see `used_as_numbers`.
+        apart: names that it takes apart, see `taken_apart`.
         returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
         outermost: the statement of the function's own body that this is in.
@@ -151,6 +152,7 @@ class Frame:
     live: dict[ast.AST, set[str]] = field(default_factory=dict)
     nested: int = 0
     numbers: set[str] = field(default_factory=set)
+    apart: set[str] = field(default_factory=set)
     returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
     outermost: ast.stmt = field(default_factory=ast.Pass)
@@ -282,6 +284,10 @@ class Frame:
         """Returns whether a condition holds; None if that is known only at run time."""
         if isinstance(struct := self.part(condition), tuple):
             return bool(struct)
+        if isinstance(struct, dict) and not all(isinstance(p, Perhaps) for p in struct.values()):
+            return True
+        if struct == {}:
+            return False
         if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
             holds = self.holds(condition.operand)
             return None if holds is None else not holds
@@ -304,6 +310,18 @@ class Frame:
             if holds in (None, deciding):
                 break
         return holds
+
+    def of_entries(self, test: ast.expr) -> ast.expr:
+        """Returns a condition; `"loss" in metrics` for `metrics` if that may leave it out."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return ast.copy_location(ast.UnaryOp(test.op, self.of_entries(test.operand)), test)
+        if not isinstance(entries := self._of_name(test), dict) or self.holds(test) is not None:
+            return test
+        asked: list[ast.expr] = [
+            ast.Compare(ast.Constant(key), [ast.In()], [test]) for key in entries
+        ]
+        made = asked[0] if len(asked) == 1 else ast.BoolOp(ast.Or(), asked)
+        return ast.fix_missing_locations(ast.copy_location(made, test))
 
     def asked(self, node: ast.expr) -> tuple[str, Any, bool] | None:
         """Returns the parts of `"loss" in metrics`: name, key, and whether it is to be there."""
@@ -477,6 +495,8 @@ def constant(struct: Struct) -> Any:
 
 def _is_pure(function: Any) -> bool:
     if getattr(function, "__name__", "") in LISTING_METHODS and is_cell(function):
+        return True
+    if type(getattr(function, "__self__", None)) in (str, tuple):  # `name.endswith("loss")`
         return True
     try:
         return function in PURE

@@ -46,7 +46,7 @@ class Sequences:
             found = self._of_dictionary(node) if not node.args else self.iterated(node)
             if found is not None:
                 return found
-        value = self.reader.expression(node)
+        value = self.draft.apart(self.reader.expression(node))
         if isinstance(value, Grown):
             return self.reader.grown.parts(value, node)
         if isinstance(value, Static) and (isinstance(value.value, KNOWN_TYPES) or is_cells(value)):

@@ -123,7 +123,7 @@ class CellWriter:
         return [*lines, "else:", *indented(self._items(orelse))] if orelse else lines
 
     def _flags(self, branch: Branch, items: tuple[Item, ...], holds: bool) -> tuple[Item, ...]:
-        """Computes the flags that a branch sets from its condition, if there are several.
+        """Computes the constants that a branch sets from its condition, if there are several.
 
         In some nested loops, MindSpore compiles no branch that sets two variables to constants
         ("Cannot join the return values of different branches").
@@ -134,16 +134,19 @@ class CellWriter:
             return items
         found: list[Item] = []
         for item in items:
-            if (
-                isinstance(item, Op)
-                and item.kind == "constant"
-                and item.args[0] in ("True", "False")
-            ):
-                same = (item.args[0] == "True") is holds
-                way = f"logical_or({test}, {test})" if same else f"logical_not({test})"
-                found.append(replace(item, kind="glue", args=(Expr(f"ms.ops.{way}"),)))
-            else:
+            if not isinstance(item, Op) or item.kind != "constant":
                 found.append(item)
+                continue
+            given = str(item.args[0])
+            if given in ("True", "False"):
+                same = (given == "True") is holds
+                way = f"logical_or({test}, {test})" if same else f"logical_not({test})"
+            else:
+                sides = [given, "1" if given in ("0", "0.0") else "0"]
+                dtype = _dtype(values[item.targets[0]])
+                texts = [f"ms.Tensor({one}, ms.{dtype})" for one in sides[:: 1 if holds else -1]]
+                way = f"where({test}, {', '.join(texts)})"
+            found.append(replace(item, kind="glue", args=(Expr(f"ms.ops.{way}"),)))
         changed = sum(new is not old for new, old in zip(found, items, strict=True))
         return tuple(found) if changed > 1 else items
 
