@@ -38,7 +38,8 @@ def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compare
         line of metrics.jsonl the one that does; `iteration` is the number of updates before.
 
     Raises:
-        MsrlError: the run has no log of arrivals, or the checkpoint with which it begins is gone.
+        MsrlError: the run has no log of arrivals, or nothing to compare, or the checkpoint with
+            which it begins is gone.
     """
     plan, starts = _starts(run_dir)
     mindspore_device.use()
@@ -79,6 +80,11 @@ def replay(run_dir: Path, on_update: Callable[[int, int], None]) -> list[Compare
         if names_there:
             rows = ((f"{METRIC}{n}", np.array(values[n]), np.array(wanted[n])) for n in names_there)
             found.append(_worst(update + 1, rows))
+    if not found:
+        raise MsrlError(
+            f"{run_dir} has nothing to compare: no checkpoint in {checkpoint.FOLDER}, and in "
+            f"{METRICS_FILE} no line of one iteration; expected a checkpoint that the run wrote"
+        )
     return found
 
 

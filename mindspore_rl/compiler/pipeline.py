@@ -275,7 +275,8 @@ def num_iterations(request: JobRequest, program: Program) -> int:
     if (lag := request.policy.schedule.lag) > found:
         raise PolicyError(
             f"schedule: lag is {lag}, and the job has {found} iterations, which would all act with "
-            f"the initial parameters; ask for lag={found} at most, or for more total_steps"
+            f"the initial parameters; ask for lag={found} at most, or for more iterations "
+            "(total_steps)"
         )
     return found
 

@@ -164,7 +164,7 @@ class ReplayedLoop(Reference):
             f"parameters/{n}": to_array(p) for n, p in named_parameters(self.trainer, "state")
         }
         for name, kept in self._kept.items():
-            arrays |= kept.state(name)
+            arrays |= kept.state(name) if plan.checkpoint_replay else {}
         parts = [actor.state() for actor in self._actors]
         for name in parts[0]:
             value = plan.carried.get(name.removeprefix("variables/"))

@@ -156,23 +156,27 @@ def test_lanes_of_different_lengths_resume_alike_under_any_policy(program, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "config", "first", "then"),
+    ("algorithm", "config", "first", "then", "whole"),
     quick(
         [
-            ("ppo", {}, {"workers": 3, "gather": 2}, {"workers": 2, "gather": 1}),
-            ("dqn", FEW_UPDATES, {"workers": 3}, {"workers": 2}),
-            ("r2d2", SEQUENCES, {"workers": 2}, {"workers": 3}),
+            ("ppo", {}, {"workers": 3, "gather": 2}, {"workers": 2, "gather": 1}, True),
+            ("dqn", FEW_UPDATES, {"workers": 3}, {"workers": 2}, True),
+            ("dqn", FEW_UPDATES, {"workers": 2}, {"workers": 3}, False),
+            ("r2d2", SEQUENCES, {"workers": 2}, {"workers": 3}, True),
         ],
         1,
     ),
 )
 def test_a_resumed_run_is_the_plain_loop_of_all_its_logs(
-    algorithm, config, first, then, tmp_path, shuffled
+    algorithm, config, first, then, whole, tmp_path, shuffled
 ):
-    """With other workers; from its beginning, or without that from the checkpoint on."""
+    """With other workers; from its beginning, or without that from the checkpoint on.
+
+    Also where the checkpoint lacks the replay, with which it then begins anew.
+    """
     config = config or SMALL[algorithm]
     job = request(algorithm, num_envs=6, config=config, iterations=4, **first)
-    _, last, _ = run(job, tmp_path / "before")
+    _, last, _ = run(dataclasses.replace(job, checkpoint_replay=whole), tmp_path / "before")
     job = request(algorithm, num_envs=6, config=config, iterations=8, staleness=4, **then)
     job = dataclasses.replace(job, resume=str(last))
     plan, _ = prepare(job, tmp_path / "later")
@@ -187,6 +191,9 @@ def test_a_resumed_run_is_the_plain_loop_of_all_its_logs(
         assert found.far < 1e-2, found  # 1e-5 of an entry
         shutil.rmtree(tmp_path / "later" / "before", ignore_errors=True)
         starts = starts[1:]
+    shutil.rmtree(tmp_path / "later" / checkpoint.FOLDER)
+    with pytest.raises(MsrlError, match="nothing to compare: no checkpoint"):
+        replay(tmp_path / "later", lambda done, total: None)
     last.unlink()
     with pytest.raises(MsrlError, match="was resumed from .*, which is gone"):
         replay(tmp_path / "later", lambda done, total: None)
