@@ -16,7 +16,7 @@ from mindspore_rl.jobs import registry
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.policy import Schedule
 from mindspore_rl.runtime import checkpoint
-from mindspore_rl.runtime.arrivals_log import read_log
+from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE, read_log
 from mindspore_rl.runtime.coordinator.run import JobOptions, run_job
 from tests.chaos import odd
 from tests.multiprocess import theorem
@@ -89,6 +89,9 @@ def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehavin
     assert len(turns[0]) < max(len(turns[1]), len(turns[2]))
     assert main(["replay", str(tmp_path / "run")]) == 0
     assert "12 lines of metrics" in capsys.readouterr().out
+    with (tmp_path / "run" / ARRIVALS_FILE).open("ab") as file:  # as if killed in the midst
+        file.write(log[-1].tobytes()[:40])
+    Path(outcome.checkpoint).unlink()  # the one before is of iteration 0
     lines[5]["values"]["entropy"] += 0.1
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "run" / "metrics.jsonl").write_text(text)
