@@ -296,6 +296,14 @@ for i in range(2):
             last = last - part * 0.1 * power
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
+low, high = msrl.min(reward), msrl.max(reward)
+made = [low, high]
+for _ in msrl.epochs(2):
+    for one, other in zip((low, {"h": high}["h"], high), [high, low, low]):
+        low, high = low + 0.5 * one, high - 0.25 * other
+    for part in made:
+        made = [high, part]
+target = target * low + made[0] + made[1]
 """
 TURNS = """
 total = 0.0

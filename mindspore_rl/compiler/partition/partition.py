@@ -137,7 +137,8 @@ class _Demand:
             self._refuse(owner, fragment)
         if op.kind == "boundary" and op.mark in self.policy.marks:
             expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
-            sources = self._origins_of(op) - {fragment}
+            sources = self._origins_of(op)
+            sources -= sources if fragment in sources & {*expected} else {fragment}
             learns = fragment in (self.home["gradient"], self.home["update"])
             if not sources and definer in self.of_parameters and not learns:
                 sources = frozenset(expected) - {fragment}  # rather than send the parameters here
@@ -198,21 +199,15 @@ class _Demand:
             for c in self.policy.cuts
             if self.home[c.source] == owner and self.home[c.target] == fragment
         ]
-        marks = " or ".join(f'"{c.mark}"' for c in cuts)
-        way = f"pass it through msrl.boundary with mark {marks}"
-        if variable != PARAMETERS and {cut.mark for cut in cuts} == {"parameters"}:
-            way = self._other_way(owner, fragment, use) or way
-        if not cuts:
-            giver, taker = (
-                next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
-                for op, fragment in ((op, owner), (use, fragment))
-            )
-            mark = op.mark or OPERATIONS[use.kind].takes or "state"
-            mark = "parameters" if variable == PARAMETERS else mark
-            way = f"add Cut({mark!r}, {giver!r}, {taker!r}) to the policy"
-            if mark != "parameters" and mark not in (op.mark, OPERATIONS[use.kind].takes):
-                way += f", and pass the value through msrl.boundary({mark!r}, ...)"
-            way += f"; or put {giver} and {taker} into one fragment"
+        mark = "parameters" if variable == PARAMETERS else self._forbidden_mark()
+        if mark or not cuts:
+            mark = mark or use.mark or OPERATIONS[use.kind].takes
+            way = self._with_cut(mark, (op, owner), (self.op[self.chain[0][1]], fragment))
+        else:
+            marks = " or ".join(f'"{c.mark}"' for c in cuts)
+            way = f"pass it through msrl.boundary with mark {marks}"
+            if {cut.mark for cut in cuts} == {"parameters"}:
+                way = self._other_way(owner, fragment, use) or way
         name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
         if variable not in (PARAMETERS, *re.findall(r"\w+", f"{op.where} {use.where}")):
             name = "a value without a name"  # of one, ours says nothing
@@ -221,6 +216,22 @@ class _Demand:
             f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
             f"cross unmarked from\n  {op.where}{to}\n{way}"
         )
+
+    def _forbidden_mark(self) -> str:
+        """Returns the mark on the way that the policy does not cut; empty if there is none."""
+        marks = [op.mark for _, _, op in self.chain if op.kind == "boundary"]
+        return next((mark for mark in reversed(marks) if mark not in self.policy.marks), "")
+
+    def _with_cut(self, mark: str, *ends: tuple[Op, str]) -> str:
+        """Says which cut permits a value to cross from an operation's fragment to another's."""
+        source, target = (
+            next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
+            for op, fragment in ends
+        )
+        way = f"add Cut({mark or 'state'!r}, {source!r}, {target!r}) to the policy"
+        if not mark:
+            way += ", and pass the value through msrl.boundary('state', ...)"
+        return f"{way}; or put {source} and {target} into one fragment"
 
     def _other_way(self, owner: str, fragment: str, use: Op) -> str:
         """Says how the owner can compute what the fragment would need its value for."""
