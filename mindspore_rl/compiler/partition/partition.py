@@ -17,6 +17,15 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
 from mindspore_rl.policy import DistributionPolicy
 
+USUAL = (
+    ("observation", "environment", "actor"),
+    ("action", "actor", "environment"),
+    ("transition", "actor", "replay"),
+    ("batch", "replay", "gradient"),
+    ("gradient", "gradient", "update"),
+)
+"""Marks that calls imply, and the components between which policies cut them."""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -199,10 +208,16 @@ class _Demand:
             for c in self.policy.cuts
             if self.home[c.source] == owner and self.home[c.target] == fragment
         ]
-        mark = "parameters" if variable == PARAMETERS else self._forbidden_mark()
-        if mark or not cuts:
-            mark = mark or use.mark or OPERATIONS[use.kind].takes
-            way = self._with_cut(mark, (op, owner), (self.op[self.chain[0][1]], fragment))
+        usual = self._usual_cut(owner, fragment)
+        if variable == PARAMETERS or usual or not cuts:
+            mark = (
+                "parameters" if variable == PARAMETERS else use.mark or OPERATIONS[use.kind].takes
+            )
+            ends = usual or (mark or "state", *self._ends((op, owner), (use, fragment)))
+            way = f"add Cut{ends} to the policy"
+            if not usual and not mark:
+                way += f", and pass the value through msrl.boundary({ends[0]!r}, ...)"
+            way += f"; or put {ends[1]} and {ends[2]} into one fragment"
         else:
             marks = " or ".join(f'"{c.mark}"' for c in cuts)
             way = f"pass it through msrl.boundary with mark {marks}"
@@ -217,21 +232,20 @@ class _Demand:
             f"cross unmarked from\n  {op.where}{to}\n{way}"
         )
 
-    def _forbidden_mark(self) -> str:
-        """Returns the mark on the way that the policy does not cut; empty if there is none."""
-        marks = [op.mark for _, _, op in self.chain if op.kind == "boundary"]
-        return next((mark for mark in reversed(marks) if mark not in self.policy.marks), "")
+    def _usual_cut(self, owner: str, fragment: str) -> tuple[str, str, str] | None:
+        """Returns a usual cut between two fragments that the policy lacks, of a mark on the way."""
+        lacking = {op.mark for _, _, op in self.chain} - self.policy.marks
+        for mark, source, target in USUAL:
+            if mark in lacking and (self.home[source], self.home[target]) == (owner, fragment):
+                return mark, source, target
+        return None
 
-    def _with_cut(self, mark: str, *ends: tuple[Op, str]) -> str:
-        """Says which cut permits a value to cross from an operation's fragment to another's."""
-        source, target = (
+    def _ends(self, *ends: tuple[Op, str]) -> list[str]:
+        """Returns a component of each fragment, that of the operation if it is one."""
+        return [
             next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
             for op, fragment in ends
-        )
-        way = f"add Cut({mark or 'state'!r}, {source!r}, {target!r}) to the policy"
-        if not mark:
-            way += ", and pass the value through msrl.boundary('state', ...)"
-        return f"{way}; or put {source} and {target} into one fragment"
+        ]
 
     def _other_way(self, owner: str, fragment: str, use: Op) -> str:
         """Says how the owner can compute what the fragment would need its value for."""
