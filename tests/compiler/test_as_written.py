@@ -296,6 +296,33 @@ for i in range(2):
             last = last - part * 0.1 * power
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
+low, high = msrl.min(reward), msrl.max(reward)
+made = [low, high]
+for _ in msrl.epochs(2):
+    for one, other in zip((low, {"h": high}["h"], high), [high, low, low]):
+        low, high = low + 0.5 * one, high - 0.25 * other
+    for part in made:
+        made = [high, part]
+target = target * low + made[0] + made[1]
+"""
+BY_TURNS = """
+a, b, c = msrl.mean(reward), msrl.max(reward), msrl.min(reward)
+def shifted(value):
+    return value + 0.1 * a
+for x in (v * a for k, v in enumerate((b, c, b, 2 * c)) if k != 1 and v > a):
+    a = a + 0.3 * x
+    if a > 100.0:
+        break
+for t in range(2):
+    for pair in zip((b, c), (v * a for v in (b, c)), map(lambda v, w: v * a + w, (b, c), (c, a))):
+        a = a + 0.3 * pair[0] + 0.1 * pair[1] - pair[2]
+    for k, x in enumerate(map(shifted, (b, c))):
+        a = 0.5 * a + k * x
+for x in map(lambda seen: msrl.mean(self.net.value(seen)), (obs, 0.5 * obs)):
+    g, _ = msrl.gradient(self.loss, self.net, obs, action, target * x)
+    msrl.update(self.apply, g)
+    a = a + x
+target = target * a
 """
 TURNS = """
 total = 0.0
@@ -547,6 +574,7 @@ EQUAL = {
         },
     ),
     "turns left out, and ranges with a start and a step": ({"learn": TURNS},),
+    "generators and `map` compute a value at its turn": ({"learn": BY_TURNS},),
     "returns under conditions of the run": (
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),

@@ -23,6 +23,7 @@ from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, joined
+from mindspore_rl.compiler.frontend.lazy_loops import compute_by_turns
 from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
@@ -291,6 +292,7 @@ class _Builder(ExpressionReader):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)
+        compute_by_turns(tree, frame)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)

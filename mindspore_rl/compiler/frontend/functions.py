@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.compiler.frontend.paths import Paths
-from mindspore_rl.compiler.frontend.records import Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Record
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     MSRL,
@@ -110,7 +110,7 @@ class Functions:
         pairs = list(zip(several[len(several) - len(args.defaults) :], args.defaults, strict=True))
         only = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         pairs += [(arg.arg, given) for arg, given in only if given is not None]
-        defaults = {name: self._kept(self.reader.expression(given)) for name, given in pairs}
+        defaults = {name: self.draft.kept(self.reader.expression(given)) for name, given in pairs}
         return Static(Inner(tree, frame, defaults))
 
     def partial(self, call: ast.Call) -> Static | None:
@@ -118,29 +118,16 @@ class Functions:
         if self.draft.frame.static(call.func)[1] is not functools.partial or not call.args:
             return None
         function, path = self._function(call.args[0])
-        args = tuple(map(self._kept, self.reader.elements(call.args[1:])))
+        args = tuple(map(self.draft.kept, self.reader.elements(call.args[1:])))
         keywords: dict[str, Struct] = {}
         for item in call.keywords:
             if item.arg is None:
                 self.draft.fail(item.value, "`**` in a call of partial")
-            keywords[str(item.arg)] = self._kept(self.reader.expression(item.value))
+            keywords[str(item.arg)] = self.draft.kept(self.reader.expression(item.value))
         if isinstance(function, Partial):
             args, keywords = (*function.args, *args), {**function.keywords, **keywords}
             function, path = function.function, function.path
         return Static(Partial(function, path, args, keywords))
-
-    def _kept(self, struct: Struct) -> Struct:
-        """Copies the variables of a value, which assignments may change later."""
-        if isinstance(struct, tuple):
-            return rebuilt(struct, map(self._kept, struct))
-        if isinstance(struct, dict):
-            return {key: self._kept(part) for key, part in struct.items()}
-        if not isinstance(struct, Var):
-            return struct
-        (copied,) = self.draft.emit(
-            "copy", (self.draft.fresh(struct.name),), (struct.name,), reads=(struct.name,)
-        )
-        return copied
 
     def _function(self, node: ast.expr) -> tuple[Any, Expr | None]:
         """Reads a function that is an argument. Returns: it, and an expression for a known one."""
