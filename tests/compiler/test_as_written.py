@@ -395,6 +395,8 @@ MOVED = """
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
 PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
 MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
+MEMORY += "        kept = {'sum': ops.zeros((self.config.num_envs,))}\n"
+STEPS_BY_NUMBER = "for step in msrl.steps()", "for step in range(self.config.num_steps)"
 DROPPED = """
 top, low = msrl.max(reward), msrl.min(reward)
 for k in range(1, 3):
@@ -569,8 +571,9 @@ EQUAL = {
     "a replica takes its rows of an array made of numbers": (
         {
             "learn": ROWS_OF_NUMBERS,
-            "loop": "memory = 0.5 * memory + obs[:, :2]\nreward = reward + memory.sum(-1)",
-            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}")],
+            "loop": "memory = 0.5 * memory + obs[:, :2]\nkept['sum'] = 0.5 * kept['sum'] + reward\n"
+            "reward = kept['sum'] + memory.sum(-1)",
+            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}"), STEPS_BY_NUMBER],
         },
     ),
     "turns left out, and ranges with a start and a step": ({"learn": TURNS},),

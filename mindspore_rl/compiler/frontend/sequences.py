@@ -408,8 +408,11 @@ def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
 
 
 def _draws(name: str | None) -> bool:
-    """Returns whether a call of `msrl` draws random numbers, which no unrolled loop can have."""
-    return name == "minibatches" or (name in OPERATIONS and OPERATIONS[name].draws)
+    """Returns whether a call of `msrl` draws random numbers or has a mark, for unrolled loops."""
+    if name not in OPERATIONS:
+        return name == "minibatches"
+    row = OPERATIONS[name]
+    return row.draws or (name not in UNROLLED and bool(row.takes or row.gives))
 
 
 Block = tuple[tuple[ast.AST, str], ...]
