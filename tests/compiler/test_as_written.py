@@ -500,7 +500,61 @@ STEPS = """
         sums = [k * more[0]] + sums
     target = target + sum(firsts) / len(firsts) + stats[-1][1] + sums[0]
     """
+PYTHONS = """
+    def keyed(x, *more, **extra):
+        return dict(a=x, n=len(more), **extra)
+    def one(o, a, t):
+        return ((self.net.value(o) - t) ** 2.0).reshape(-1)
+    d, by = keyed(reward, 1.0, b=target, c=2.0), {"maximum": 0.9}
+    added = functools.reduce(lambda p, q: {k: p.get(k, 0.0) + v for k, v in q.items()}, [d, d, d])
+    target = functools.reduce(operator.add, [added["a"], added["b"] * added["c"], d["n"]], 0.5)
+    for k, v in sorted(added.items(), key=lambda pair: pair[0], reverse=True):
+        target = 0.5 * target + v
+    for a, b in itertools.combinations((target, 2.0 * reward, obs[..., 0]), 2):
+        target = target + a * b
+    for k, b in itertools.product(filter(lambda n: n > 1, (1, 2, 3)), (2.0 * target, reward)):
+        target = 0.1 * target + b * k
+    for k, v in itertools.chain({"p": reward}.items(), zip("q", itertools.repeat(target, 2))):
+        target = 0.5 * target + v * ("pq".index(k) + 1.0)
+    target = target * len(max(by, key=len)) + shrunk(reward, **by)
+    match len(by):
+        case 0 | 2:
+            target = 3.0 * target
+        case _ if "maximum" in by:
+            target = target + 1.0
+    target, losses, all_losses = target / (1.0 + ops.abs(target)), [], {}
+    for loss in (self.loss, one):
+        acted = action if loss == self.loss else target
+        g, told = msrl.gradient(loss, self.net, obs, acted, target)
+        first, *rest = told if isinstance(told, tuple) else (told,)
+        size = functools.reduce(operator.add, [(x * x).sum() for x in g])
+        target = target * first + len(rest) + size
+        target = target / (1.0 + ops.abs(target))
+    if msrl.env_steps() > 8:
+        for _ in range(2):
+            g, (loss, *_) = msrl.gradient(self.loss, self.net, obs, action, target)
+            msrl.update(self.apply, g)
+            losses.append(loss)
+    if losses:
+        all_losses["mean"] = sum(losses) / len(losses)
+    msrl.report(all_losses)
+    """
 EQUAL = {
+    "functions and iterators of Python": (
+        {
+            "learn": PYTHONS,
+            "remove": [
+                (
+                    "from mindspore import nn, ops",
+                    f"{FROM[1]}import functools, itertools, operator\n",
+                ),
+                (
+                    "class Learn",
+                    "def shrunk(x, maximum):\n    return ops.clamp(x, max=maximum)\nclass Learn",
+                ),
+            ],
+        },
+    ),
     "steps and minibatches are dictionaries": (
         {
             "learn": ENTRIES,

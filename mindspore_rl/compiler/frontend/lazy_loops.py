@@ -1,4 +1,4 @@
-"""Rewrites loops over generators and `map`, which compute each value at the beginning of its turn.
+"""Rewrites loops over generators, `map` and `filter`, which compute a value when its turn begins.
 
 `for x in (f(y) for y in ys): ...` becomes `for y in ys:` with `x = f(y)` as its first statement. So
 `f` sees what the turns before have changed, as it does in Python.
@@ -20,7 +20,7 @@ Taken = tuple[ast.expr, ast.expr, list[ast.stmt]]
 
 
 def compute_by_turns(function: ast.FunctionDef, frame: Frame) -> None:
-    """Rewrites the loops of a function over generators and `map`, also in `zip` and `enumerate`.
+    """Rewrites the loops of a function over what computes its values one by one.
 
     Args:
         function: its tree, which is changed.
@@ -56,6 +56,12 @@ class _Loops(ast.NodeTransformer):
                     return self._of_generator(given, target, (own, source, tests, value))
             case ast.Call(func, [function, *sources], []) if sources and self._is(func, map):
                 return self._taken(self._as_generator(given, function, sources), target, alone)
+            case ast.Call(func, [function, source], []) if alone and self._is(func, filter):
+                name = unused("filtered", self.names)
+                one = ast.Name(name, ast.Load())
+                test = one if isinstance(function, ast.Constant) else ast.Call(function, [one], [])
+                own = ast.comprehension(ast.Name(name, ast.Store()), source, [test], 0)
+                return self._taken(at(given, ast.GeneratorExp(one, [own])), target)
             case ast.Call(func, [source, *_]) if self._is(func, enumerate):
                 number, value = self._parts(target, 2)
                 given.args[0], own, first = self._taken(source, value, False)

@@ -60,8 +60,8 @@ class Rewriter(ast.NodeTransformer):
         if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
-        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.perhaps.got)
-        for read in (reader.grown.called, reader.each, *made):
+        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.sequences.chosen)
+        for read in (reader.grown.called, reader.each, *made, reader.perhaps.got):
             if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
@@ -77,7 +77,13 @@ class Rewriter(ast.NodeTransformer):
             return self._call("number", ast.Constant(kind), *args)
         if (name := self._extreme(call)) is not None:
             return self._call("extreme", ast.Constant(name), *args)
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
+        keywords: list[ast.keyword] = []
+        for item in call.keywords:
+            known = item.arg is None and reader.is_dictionary(item.value)
+            for key, value in reader.named([item]).items() if known else ():
+                keywords.append(ast.keyword(key, reader.operand(value, item.value, self.reads)))
+            if not known:
+                keywords.append(ast.keyword(item.arg, self.visit(item.value)))
         return ast.Call(self.visit(call.func), args, keywords)
 
     def _takes_at_once(self, call: ast.Call) -> bool:
@@ -150,7 +156,7 @@ class Rewriter(ast.NodeTransformer):
         holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
-        if (known := self.reader.grown.condition(node)) is not None:
+        if (known := self.reader.grown.condition(node, self.reads)) is not None:
             return known
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             operand = self.condition(node.operand)
