@@ -313,6 +313,8 @@ for x in (v * a for k, v in enumerate((b, c, b, 2 * c)) if k != 1 and v > a):
     a = a + 0.3 * x
     if a > 100.0:
         break
+for x in filter(lambda v: v > a, (b, c, 2 * b, a)):
+    a = a + 0.2 * x
 for t in range(2):
     for pair in zip((b, c), (v * a for v in (b, c)), map(lambda v, w: v * a + w, (b, c), (c, a))):
         a = a + 0.3 * pair[0] + 0.1 * pair[1] - pair[2]

@@ -55,13 +55,13 @@ class _Loops(ast.NodeTransformer):
                 if alone or not tests:
                     return self._of_generator(given, target, (own, source, tests, value))
             case ast.Call(func, [function, *sources], []) if sources and self._is(func, map):
-                return self._taken(self._as_generator(given, function, sources), target, alone)
+                names, value = self._call(function, len(sources))
+                return self._taken(_generator(given, value, names, sources), target, alone)
             case ast.Call(func, [function, source], []) if alone and self._is(func, filter):
-                name = unused("filtered", self.names)
-                one = ast.Name(name, ast.Load())
-                test = one if isinstance(function, ast.Constant) else ast.Call(function, [one], [])
-                own = ast.comprehension(ast.Name(name, ast.Store()), source, [test], 0)
-                return self._taken(at(given, ast.GeneratorExp(one, [own])), target)
+                names, test = self._call(function, 1)
+                one = ast.Name(names[0], ast.Load())
+                test = one if isinstance(function, ast.Constant) else test
+                return self._taken(_generator(given, one, names, [source], test), target)
             case ast.Call(func, [source, *_]) if self._is(func, enumerate):
                 number, value = self._parts(target, 2)
                 given.args[0], own, first = self._taken(source, value, False)
@@ -107,28 +107,32 @@ class _Loops(ast.NodeTransformer):
             first.append(at(test, left_out))
         return source, own, [*first, at(given, ast.Assign([target], value))]
 
-    def _as_generator(
-        self, given: ast.expr, function: ast.expr, sources: list[ast.expr]
-    ) -> ast.GeneratorExp:
-        """Returns `map(f, xs, ys)` as `(f(x, y) for x, y in zip(xs, ys))`."""
-        names = [unused("mapped", self.names) for _ in sources]
-        value: ast.expr = ast.Call(function, [ast.Name(name, ast.Load()) for name in names], [])
+    def _call(self, function: ast.expr, count: int) -> tuple[list[str], ast.expr]:
+        """Returns names for the arguments of a function, and a call of it with them."""
         match function:
             case ast.Lambda(ast.arguments([], args, None, [], [], None, []), body):
-                if len(args) == len(sources):
-                    names, value = [arg.arg for arg in args], body
-            case ast.Name() | ast.Attribute() | ast.Lambda():
+                if len(args) == count:
+                    return [arg.arg for arg in args], body
+            case ast.Name() | ast.Attribute() | ast.Lambda() | ast.Constant(None):
                 pass
             case _:
                 self.frame.fail(
-                    function, "a `map` of this in a loop", "give the function a name before it"
+                    function, "a `map` or `filter` by this", "give the function a name before it"
                 )
-        variables: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
-        own, source = variables[0], sources[0]
-        if len(sources) > 1:
-            own = ast.Tuple(variables, ast.Store())
-            source = ast.Call(ast.Name("zip", ast.Load()), sources, [])
-        return at(given, ast.GeneratorExp(value, [ast.comprehension(own, source, [], 0)]))
+        names = [unused("given", self.names) for _ in range(count)]
+        return names, ast.Call(function, [ast.Name(name, ast.Load()) for name in names], [])
+
+
+def _generator(
+    given: ast.expr, value: ast.expr, names: list[str], sources: list[ast.expr], *tests: ast.expr
+) -> ast.GeneratorExp:
+    """Returns `(value for x, y in zip(xs, ys) if test)`."""
+    variables: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+    own, source = variables[0], sources[0]
+    if len(sources) > 1:
+        own = ast.Tuple(variables, ast.Store())
+        source = ast.Call(ast.Name("zip", ast.Load()), sources, [])
+    return at(given, ast.GeneratorExp(value, [ast.comprehension(own, source, [*tests], 0)]))
 
 
 class _Renamed(ast.NodeTransformer):
