@@ -508,7 +508,7 @@ PYTHONS = """
             losses.append(loss)
     if losses:
         all_losses["mean"] = sum(losses) / len(losses)
-    msrl.report(all_losses)
+    msrl.report({k: v for k, v in all_losses.items() if k != "none"})
     """
 EQUAL = {
     "functions and iterators of Python": (
@@ -787,6 +787,15 @@ READ = {
     "target = reward * one(2.0)[1]",
     "sizes of what operators leave": "x = (obs.swapaxes(0, 1) * 2.0).swapaxes(0, 1).sum(-1)\n"
     "xs = [0.0 for _ in range(x.shape[0])]\ntarget = reward * len(xs)",
+    "update by pairs": "d = {}\nd |= zip(('a', 'b'), (reward, target))\n"
+    "d.update(zip('c', (2.0,)))\ntarget = d['a'] * d['c']",
+    "a mean over a comprehension": "d = {'a': [msrl.mean(reward), 2.0]}\n"
+    "target = reward * np.mean([2.0 * x for x in d['a']]) + np.mean(d['a'])",
+    "the one mean as a tuple elsewhere": "def one():\n    g, m = msrl.gradient(lambda o, a, t: "
+    "-self.loss(o, a, t)[0], self.net, obs, action, target)\n    return m, g\n"
+    "means, _ = one()\ntarget = reward * means[0]",
+    "a helper that draws, in a loop that sets entries": "d = {}\nfor k in range(2):\n"
+    "    d['a'] = msrl.mean(self.halved(msrl, reward))\ntarget = reward * d['a']",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
@@ -795,6 +804,8 @@ READ = {
 HELPER = (
     "    def learn(self, msrl, batch):",
     "    def made(self, x):\n        return Pair(x, 2.0 * x)\n\n"
+    "    def halved(self, msrl, x):\n        for (y,) in msrl.minibatches(2, (x,)):\n"
+    "            z = msrl.mean(y)\n        return z\n\n"
     "    def scaled(self, pair):\n        first, _ = pair\n        return first * pair.b\n\n"
     "    def learn(self, msrl, batch):",
 )

@@ -175,7 +175,7 @@ class ExpressionReader:
         if isinstance(node, ast.DictComp):
             return Entries.of(self.sequences.comprehended(node))
         entries = self._entries(node)
-        return None if entries is None else Entries.of(self._dict(entries))
+        return None if entries is None else Entries.of(self.dictionary(entries))
 
     def _joined(self, node: ast.Tuple) -> Var | None:
         """Reads `(loss, *others)` of what a loss returns; returns None for any other tuple."""
@@ -319,6 +319,8 @@ class ExpressionReader:
             return None
         if isinstance(node.slice, ast.Slice):
             base = self.draft.apart(base)  # `means[1:]`
+        if isinstance(base, Var) and base.name in self.draft.singles and _is_first(node.slice):
+            return base
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
             # Its operation was emitted just now and must not be emitted a second time.
             reads = [base.name]
@@ -431,12 +433,13 @@ class ExpressionReader:
 
     def named(self, given: list[ast.keyword]) -> dict[str, Struct]:
         """Reads the arguments of a call that are given by name; `**` is expanded."""
-        found = self._dict([(item.arg, item.value) for item in given])
+        found = self.dictionary([(item.arg, item.value) for item in given])
         for item in given:
             self.frame.check_given(found, item.value)
         return found
 
-    def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+    def dictionary(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+        """Reads the entries of a dictionary, see `_entries`."""
         result: dict[Any, Struct] = {}
         for key, value in entries:
             part = self._entry_value(key, value)
@@ -656,6 +659,10 @@ def _makes_record(function: Any) -> bool:
     """Returns whether a function returns a record, or a tuple with one in it."""
     result = named_result(function)
     return result is not None and result.kind is not dict and result.has_names
+
+
+def _is_first(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and index.value == 0
 
 
 def _is_pair(struct: Struct) -> bool:

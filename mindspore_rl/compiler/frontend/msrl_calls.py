@@ -249,6 +249,7 @@ class Calls:
         only = self.draft.imported("mindspore_rl.rl.operators", "only")
         number = self.draft.result("glue", f"{only}({given})", reads)
         self.draft.arrays.add(number.name)
+        self.draft.singles.add(number.name)
         return (value[0], number, *value[2:])
 
     def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:
