@@ -17,6 +17,8 @@ FROM = (
     "from mindspore import nn, ops",
     "from functools import partial\nfrom typing import Any, NamedTuple\nimport numpy as np\n"
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
+    "    @property\n    def both(self):\n        return self.a + 0.5 * self.b\n"
+    "    def times(self, by):\n        return by * self.a\n"
     "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
 
@@ -494,6 +496,12 @@ PYTHONS = """
         case _ if "maximum" in by:
             target = target + 1.0
     target, losses, all_losses = target / (1.0 + ops.abs(target)), [], {}
+    pair = Pair(target, reward)
+    target = pair.both + pair.times(0.5)
+    def of_pair(pair, o, a):
+        return self.loss(o, a, pair.both)
+    g, _ = msrl.gradient(of_pair, self.net, pair, obs, action)
+    msrl.update(self.apply, g)
     for loss in (self.loss, one):
         acted = action if loss == self.loss else target
         g, told = msrl.gradient(loss, self.net, obs, acted, target)
