@@ -280,6 +280,8 @@ class Frame:
             return None
         if node.attr == "_fields" and issubclass(base.kind, tuple):
             return Static(tuple(base.fields))
+        if member_of(base, node.attr) is not None:
+            return None
         if node.attr not in base.fields:
             name, fields = base.kind.__name__, ", ".join(base.fields)
             self.fail(node, f"`{node.attr}` of a {name}", f"its fields are {fields}")
@@ -465,6 +467,13 @@ class Frame:
         return any(self.is_msrl(value) for value in values)
 
 
+def member_of(struct: Struct, name: str) -> Any:
+    """Returns a property or a method that a record's class has; None for anything else."""
+    found = vars(struct.kind).get(name) if isinstance(struct, Record) else None
+    own = isinstance(found, property) or inspect.isfunction(found)
+    return found if own and not name.startswith("_") and name not in struct.fields else None
+
+
 class Rows(int):
     """A size that grows with the number of environments."""
 
@@ -566,7 +575,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     if not isinstance(definition, ast.FunctionDef):
         frame.fail(definition, "a function that is not a plain `def`")
     decorators = [ast.unparse(decorator) for decorator in definition.decorator_list]
-    if function is not given or not {*decorators} <= {"staticmethod", "classmethod"}:
+    if function is not given or not {*decorators} <= {"staticmethod", "classmethod", "property"}:
         frame.fail(
             definition,
             f"a decorator of `{definition.name}`, which is read and not called,",
