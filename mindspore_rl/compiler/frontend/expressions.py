@@ -151,6 +151,7 @@ class ExpressionReader:
                 self.record(node),
                 self.field_by_name(node),
                 self.sequences.made(node),
+                self.sequences.chosen(node),
                 self._from_keys(node),
                 self.perhaps.got(node),
                 self.functions.partial(node),
@@ -207,7 +208,7 @@ class ExpressionReader:
             return list(zip(keys, node.values, strict=True))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = (node.left, node.right)
-            return [(None, side) for side in sides] if any(map(self._is_dict, sides)) else None
+            return [(None, side) for side in sides] if any(map(self.is_dictionary, sides)) else None
         if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
             given = [(None, arg) for arg in node.args]
             return given + [(item.arg, item.value) for item in node.keywords]
@@ -223,7 +224,8 @@ class ExpressionReader:
                     return Entries.of((key.value, value) for key in found)
         return None
 
-    def _is_dict(self, node: ast.expr) -> bool:
+    def is_dictionary(self, node: ast.expr) -> bool:
+        """Returns whether an expression is a dictionary whose keys are known now."""
         of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
         return of_name or self._entries(node) is not None
 
@@ -427,10 +429,19 @@ class ExpressionReader:
             else:
                 yield self.expression(node)
 
+    def named(self, given: list[ast.keyword]) -> dict[str, Struct]:
+        """Reads the arguments of a call that are given by name; `**` is expanded."""
+        found = self._dict([(item.arg, item.value) for item in given])
+        for item in given:
+            self.frame.check_given(found, item.value)
+        return found
+
     def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
         result: dict[Any, Struct] = {}
         for key, value in entries:
             part = self._entry_value(key, value)
+            if key is None and isinstance(part, Static) and isinstance(part.value, dict):
+                part = {name: Static(one) for name, one in part.value.items()}
             if key is None and isinstance(part, tuple) and all(map(_is_pair, part)):
                 part = {first.value: second for first, second in part}
             if key is not None:
@@ -481,11 +492,7 @@ class ExpressionReader:
             self.draft.place = outer
 
     def _read_inlined(self, node: ast.Call, inner: Inner | Partial | None) -> Struct:
-        keywords: dict[str, Struct] = {}
-        for item in node.keywords:
-            if item.arg is None:
-                self.frame.fail(item.value, "`**` in a call that passes msrl on")
-            keywords[item.arg] = self.expression(item.value)
+        keywords = self.named(node.keywords)
         if inner is not None:
             args = tuple(self.elements(node.args))
             if isinstance(inner, Inner):

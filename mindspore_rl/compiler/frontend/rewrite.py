@@ -4,6 +4,7 @@
 
 import ast
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import Gone, Perhaps, Static, is_literal, literal
@@ -59,8 +60,8 @@ class Rewriter(ast.NodeTransformer):
         if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
-        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.perhaps.got)
-        for read in (reader.grown.called, reader.each, *made):
+        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.sequences.chosen)
+        for read in (reader.grown.called, reader.each, *made, reader.perhaps.got):
             if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
@@ -68,14 +69,27 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
                 values = self.reader.elements([arg])
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
+            elif isinstance(arg, ast.GeneratorExp) and self._takes_at_once(call):
+                args.append(self._each(arg))
             else:
                 args.append(self.visit(arg))
         if (kind := self._number(call)) is not None:
             return self._call("number", ast.Constant(kind), *args)
         if (name := self._extreme(call)) is not None:
             return self._call("extreme", ast.Constant(name), *args)
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
+        keywords: list[ast.keyword] = []
+        for item in call.keywords:
+            known = item.arg is None and reader.is_dictionary(item.value)
+            for key, value in reader.named([item]).items() if known else ():
+                keywords.append(ast.keyword(key, reader.operand(value, item.value, self.reads)))
+            if not known:
+                keywords.append(ast.keyword(item.arg, self.visit(item.value)))
         return ast.Call(self.visit(call.func), args, keywords)
+
+    def _takes_at_once(self, call: ast.Call) -> bool:
+        """Returns whether a call of a function of Python takes all values of a generator."""
+        function = self.reader.frame.static(call.func)[1]
+        return isinstance(function, (type, BuiltinFunctionType))
 
     def _number(self, call: ast.Call) -> str | None:
         """Returns the kind of number of `float(x)`, which MindSpore cannot join in branches."""
@@ -142,7 +156,7 @@ class Rewriter(ast.NodeTransformer):
         holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
-        if (known := self.reader.grown.condition(node)) is not None:
+        if (known := self.reader.grown.condition(node, self.reads)) is not None:
             return known
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             operand = self.condition(node.operand)
@@ -171,6 +185,19 @@ class Rewriter(ast.NodeTransformer):
         self.reader.choices -= 1
         return rewritten
 
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:  # noqa: N802
+        if not isinstance(node.value, ast.GeneratorExp):
+            return self.generic_visit(node)
+        return ast.Starred(self._each(node.value), node.ctx)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Any:  # noqa: N802
+        self.reader.frame.fail(
+            node,
+            "a generator that is kept",
+            "its values are computed when they are taken, and only once: make a list of it, "
+            f"[{ast.unparse(node)[1:-1]}]",
+        )
+
     def _refuse(self, node: ast.expr) -> Any:
         names = {
             ast.Lambda: "a lambda",
@@ -181,7 +208,7 @@ class Rewriter(ast.NodeTransformer):
         }
         self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
 
-    visit_ListComp = visit_GeneratorExp = _each  # noqa: N815
+    visit_ListComp = _each  # noqa: N815
     visit_Lambda = visit_SetComp = _refuse  # noqa: N815
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 

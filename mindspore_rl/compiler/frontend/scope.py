@@ -3,6 +3,7 @@
 import ast
 import builtins
 import copy
+import enum
 import inspect
 import math
 import symtable
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mindspore_rl.compiler.frontend.records import Record
+from mindspore_rl.compiler.frontend.records import Listed, Record
 from mindspore_rl.compiler.ir.ir import Item, Where
 from mindspore_rl.errors import ProgramError, described
 from mindspore_rl.platform.user_modules import statement_in
@@ -134,6 +135,8 @@ class Frame:
         node: the statement being read.
         outermost: the statement of the function's own body that this is in.
         arrays: variables that hold an array or a tuple, and never None.
+        tuples: those that hold a tuple of a length not known now, or a loss's one mean.
+        widths: how many parts these have, where it is written.
         around: the function of the file in which this one stands; None: it is one itself.
         sizes_of: returns the first sizes of a variable, as far as they are known.
     """
@@ -157,6 +160,8 @@ class Frame:
     node: ast.AST = field(default_factory=ast.Pass)
     outermost: ast.stmt = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)
+    tuples: set[str] = field(default_factory=set)
+    widths: dict[str, int] = field(default_factory=dict)
     around: Any = None
     sizes_of: Callable[[str], tuple[int, ...] | None] = lambda _: None
 
@@ -295,6 +300,8 @@ class Frame:
             return is_none
         if (of_all := self._any_or_all(condition)) is not None:
             return of_all
+        if (is_kind := self._is_instance(condition)) is not None:
+            return is_kind
         if (asked := self.asked(condition)) is not None:
             name, key, there = asked
             entries = self.names[name]
@@ -371,6 +378,28 @@ class Frame:
             return None
         none = isinstance(other, ast.Constant) and other.value is None
         return isinstance(condition.ops[0], ast.IsNot) if none else None
+
+    def _is_instance(self, condition: ast.expr) -> bool | None:
+        """Decides `isinstance(x, tuple)` of what is no constant; returns None otherwise."""
+        match condition:
+            case ast.Call(ast.Name("isinstance"), [given, kind], []):
+                struct, (known, wanted) = self.part(given), self.static(kind)
+            case _:
+                return None
+        if not known or struct is None or isinstance(struct, Static):
+            return None
+        from mindspore import Tensor  # noqa: PLC0415
+
+        kind_of: type = list if isinstance(struct, Listed) else tuple
+        if isinstance(struct, Record):
+            kind_of = struct.kind
+        elif isinstance(struct, dict):
+            kind_of = dict
+        elif isinstance(struct, Var) and self.widths.get(struct.name, 1) == 1:
+            if struct.name not in self.arrays - self.tuples:
+                return None
+            kind_of = Tensor
+        return issubclass(kind_of, wanted)
 
     def known(self, node: ast.expr) -> Any:
         """Returns the value of an expression that must be known at compile time."""
@@ -495,6 +524,8 @@ def constant(struct: Struct) -> Any:
 
 def _is_pure(function: Any) -> bool:
     if getattr(function, "__name__", "") in LISTING_METHODS and is_cell(function):
+        return True
+    if isinstance(function, enum.EnumMeta):  # `Mode(config.mode)`
         return True
     if type(getattr(function, "__self__", None)) in (str, tuple):  # `name.endswith("loss")`
         return True
