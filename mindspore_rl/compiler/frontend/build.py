@@ -18,7 +18,7 @@ import numpy as np
 
 from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, count_turns, end_by_flag
-from mindspore_rl.compiler.frontend.early_return import return_once
+from mindspore_rl.compiler.frontend.early_return import match_by_if, return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
@@ -291,6 +291,7 @@ class _Builder(ExpressionReader):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)
+        tree = match_by_if(tree)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)
@@ -329,8 +330,6 @@ class _Builder(ExpressionReader):
         self, tree: ast.FunctionDef, args: tuple, keywords: dict[str, Struct]
     ) -> None:
         spec, names = tree.args, self.frame.names
-        if spec.kwarg is not None:
-            self.frame.fail(spec.kwarg, "`**` in the parameters of a function that gets msrl")
         # An argument's variable now has this name too, so it must not be renamed any more.
         for value in (*args, *keywords.values()):
             self.draft.temporary -= {leaf.name for leaf in variables(value)}
@@ -344,6 +343,10 @@ class _Builder(ExpressionReader):
         if spec.vararg is not None:
             names[spec.vararg.arg] = tuple(args[len(positional) :])
         only = [arg.arg for arg in spec.kwonlyargs]
+        if spec.kwarg is not None:
+            others = {n: value for n, value in keywords.items() if n not in positional + only}
+            keywords = {n: value for n, value in keywords.items() if n not in others}
+            names[spec.kwarg.arg] = Entries.of(others)
         for name, value in keywords.items():
             if name not in positional + only or name in names:
                 self.frame.fail(tree, f"a call of {tree.name} with the argument {name!r}")
@@ -443,6 +446,8 @@ class _Builder(ExpressionReader):
                     "each branch return,\n  or assign the result to a name and return that at last",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
+        elif isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
+            pass  # Python would refuse to read the name
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
             if isinstance(node, ast.While) and node.orelse:

@@ -186,3 +186,40 @@ def _assigned(statements: list[ast.stmt], name: str, where: ast.stmt) -> list[as
             return [*before, at(statement, ast.If(statement.test, sides[0], sides[1]))]
     nothing = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None))
     return [*statements, at(where, nothing)]
+
+
+class _Matches(ast.NodeTransformer):
+    def visit_Match(self, node: ast.Match) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.subject, (ast.Name, ast.Attribute, ast.Constant, ast.Subscript)):
+            return node
+        made: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            test = _test(node.subject, case.pattern)
+            if test is None:
+                return node
+            if case.guard:
+                test = ast.BoolOp(ast.And(), [test, case.guard])
+            whole = isinstance(test, ast.Constant)  # `case _:`
+            made = case.body if whole else [at(node, ast.If(test, case.body, made))]
+        return made[0] if len(made) == 1 else at(node, ast.If(ast.Constant(True), made, []))
+
+
+def _test(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
+    """Returns a pattern of a `match` as a condition; None if it takes a value apart."""
+    match pattern:
+        case ast.MatchValue(value):
+            return ast.Compare(subject, [ast.Eq()], [value])
+        case ast.MatchSingleton(value):
+            return ast.Compare(subject, [ast.Is()], [ast.Constant(value)])
+        case ast.MatchAs(None, None):
+            return ast.Constant(True)
+        case ast.MatchOr(patterns):
+            tests = [_test(subject, one) for one in patterns]
+            return None if None in tests else ast.BoolOp(ast.Or(), tests)  # type: ignore[arg-type]
+    return None
+
+
+def match_by_if(function: ast.FunctionDef) -> ast.FunctionDef:
+    """Rewrites each `match` on values as `if`, `elif` and `else`."""
+    return ast.fix_missing_locations(_Matches().visit(function))  # type: ignore[no-any-return]

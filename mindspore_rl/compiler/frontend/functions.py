@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.compiler.frontend.paths import Paths
-from mindspore_rl.compiler.frontend.records import Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Record, rebuilt
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     MSRL,
@@ -119,11 +119,8 @@ class Functions:
             return None
         function, path = self._function(call.args[0])
         args = tuple(map(self._kept, self.reader.elements(call.args[1:])))
-        keywords: dict[str, Struct] = {}
-        for item in call.keywords:
-            if item.arg is None:
-                self.draft.fail(item.value, "`**` in a call of partial")
-            keywords[str(item.arg)] = self._kept(self.reader.expression(item.value))
+        given = self.reader.named(call.keywords)
+        keywords = {name: self._kept(value) for name, value in given.items()}
         if isinstance(function, Partial):
             args, keywords = (*function.args, *args), {**function.keywords, **keywords}
             function, path = function.function, function.path
@@ -173,11 +170,20 @@ class Functions:
         """Returns the values of a function's parameters in a call."""
         spec, called = inner.tree.args, f"a call of {inner.name}"
         if spec.vararg or spec.kwarg:
-            self.draft.fail(
-                node, f"`*` in the parameters of {inner.name}", "name each of its parameters"
-            )
+            if not isinstance(node, ast.Call) or self.inner(node.func) is None:  # a loss
+                self.draft.fail(
+                    node, f"`*` in the parameters of {inner.name}", "name each of its parameters"
+                )
         positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
         names = [*positional, *(arg.arg for arg in spec.kwonlyargs)]
+        others: dict[str, Struct] = {}
+        if spec.vararg:
+            others[spec.vararg.arg] = tuple(args[len(positional) :])
+            args = args[: len(positional)]
+        if spec.kwarg:
+            rest = {name: value for name, value in keywords.items() if name not in names}
+            others[spec.kwarg.arg] = Entries.of(rest)
+            keywords = {name: value for name, value in keywords.items() if name in names}
         if len(args) > len(positional):
             wanted = len(positional)
             self.draft.fail(node, f"{called} with {len(args)} arguments, expected {wanted}", "")
@@ -189,7 +195,8 @@ class Functions:
         for name in names:
             if name not in given and name not in inner.defaults:
                 self.draft.fail(node, f"{called} without {name!r}", "")
-        return {name: given[name] if name in given else inner.defaults[name] for name in names}
+        given = {**inner.defaults, **given}
+        return {name: given[name] for name in names} | others
 
     def in_order(self, node: ast.Call, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """Returns the arguments of a loss or an update in order; some may be given by name."""
@@ -198,11 +205,7 @@ class Functions:
             return values
         from mindspore_rl.api import in_order  # noqa: PLC0415  (imports MindSpore)
 
-        function, keywords = self._function(node.args[0])[0], dict[str, Struct]()
-        for item in named:
-            if item.arg is None:
-                self.draft.fail(item.value, "`**` in a call of msrl")
-            keywords[str(item.arg)] = self.reader.expression(item.value)
+        function, keywords = self._function(node.args[0])[0], self.reader.named(named)
         if isinstance(function, Inner):
             return tuple(self.bound(function, values, keywords, node).values())
         if isinstance(function, Partial):
@@ -255,7 +258,7 @@ class Functions:
 
     def _check_result(self, function: Any, node: ast.expr) -> None:
         """Refuses a loss that returns a dictionary."""
-        tree = _tree_of(function) if self._role == "a loss" else None
+        tree = tree_of(function) if self._role == "a loss" else None
         found = [] if tree is None else own_nodes(tree)
         for made in (node for node in found if isinstance(node, ast.Return)):
             parts: list[Any] = getattr(made.value, "elts", [made.value])
@@ -390,7 +393,7 @@ class Functions:
         )
 
 
-def _tree_of(function: Any) -> Any:
+def tree_of(function: Any) -> Any:
     """Returns the tree of a function; None if it has no source."""
     if isinstance(function, Inner):
         return function.tree
@@ -406,7 +409,7 @@ def width(function: Any) -> int | None:
 
     `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return None
     values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
@@ -416,7 +419,7 @@ def width(function: Any) -> int | None:
 
 def gives_one(function: Any) -> bool:
     """Returns whether a function surely gives one array: an operator's result, in each `return`."""
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return False
     values: list[Any] = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values

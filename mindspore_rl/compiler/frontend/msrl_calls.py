@@ -75,11 +75,8 @@ class Calls:
             return self._boundary(node)
         if name == "agent_learn":
             learn = self.reader.trainer.learner.learn
-            beside, named = self.draft.beside_batch, dict[str, Struct]()
-            for item in node.keywords:
-                if item.arg is None:
-                    self.draft.fail(item.value, "`**` in a call of msrl.agent_learn")
-                named[item.arg] = beside(self.reader.expression(item.value))
+            beside, given = self.draft.beside_batch, self.reader.named(node.keywords)
+            named = {name: beside(value) for name, value in given.items()}
             return self.reader.inlined(learn, node, (Static(MSRL),), named, beside)
         if name in ("gradient", "update"):
             return self._learner_call(name, node)
@@ -173,12 +170,9 @@ class Calls:
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
         actor, named = self.reader.trainer.actor, dict[str, tuple[str, tuple]]()
-        for item in node.keywords:
-            if item.arg is None:
-                self.draft.fail(item.value, "`**` in a call of msrl.agent_act")
-            value = self.reader.expression(item.value)
+        for name, value in self.reader.named(node.keywords).items():
             (text,), more = self.reader.texts([plain(value)], node)
-            named[item.arg], reads = (text, form(value)), [*reads, *more]
+            named[name], reads = (text, form(value)), [*reads, *more]
         given = tuple(zip(texts, forms, strict=True))
         try:
             bound = bound_to_act(actor.act, given, named, (noise, ()) if actor.noise_size else None)

@@ -39,13 +39,9 @@ class Rewriter(ast.NodeTransformer):
         field = self.reader.frame.part(attribute)
         if field is not None:
             return self.reader.operand(field, attribute, self.reads)
-        if isinstance(self.reader.frame.part(attribute.value), tuple):
-            self.reader.frame.fail(
-                attribute,
-                f"`{attribute.attr}` of a list",
-                "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend "
-                "and reverse,\n  each on a line of its own",
-            )
+        if isinstance(owner := self.reader.frame.part(attribute.value), (tuple, dict)):
+            kind = "dictionary" if isinstance(owner, dict) else "list"
+            self.reader.frame.fail(attribute, f"`{attribute.attr}` of a {kind}", METHODS[kind])
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
     def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
@@ -60,6 +56,7 @@ class Rewriter(ast.NodeTransformer):
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
         made = (reader.record, reader.field_by_name, reader.sequences.made, reader.perhaps.got)
+        made = (*made, reader.sequences.reduced)
         for read in (reader.grown.called, reader.each, *made):
             if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
@@ -68,14 +65,34 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
                 values = self.reader.elements([arg])
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
+            elif self._arranges(arg):  # `sum(map(f, xs))`
+                found = self.reader.sequences.iterated(arg)
+                args.append(self.reader.operand(found, arg, self.reads))
             else:
                 args.append(self.visit(arg))
         if (kind := self._number(call)) is not None:
             return self._call("number", ast.Constant(kind), *args)
         if (name := self._extreme(call)) is not None:
             return self._call("extreme", ast.Constant(name), *args)
-        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
+        keywords: list[ast.keyword] = []
+        for item in call.keywords:
+            if item.arg is None:
+                entries = self.reader.named([item]).items()
+                given = ((n, self.reader.operand(v, item.value, self.reads)) for n, v in entries)
+                keywords += [ast.keyword(name, value) for name, value in given]
+            else:
+                keywords.append(ast.keyword(item.arg, self.visit(item.value)))
         return ast.Call(self.visit(call.func), args, keywords)
+
+    def _arranges(self, node: ast.expr) -> bool:
+        """Returns whether an expression is `map(f, xs)`, or such, of parts that are known."""
+        if not isinstance(node, ast.Call):
+            return False
+        kind, parts = self.reader.frame.static(node.func)[1], list(node.args)
+        if kind is map:
+            parts = parts[1:]
+        several = kind in (map, zip, reversed, sorted) and bool(parts)
+        return several and all(map(self.reader.is_tuple, parts))
 
     def _number(self, call: ast.Call) -> str | None:
         """Returns the kind of number of `float(x)`, which MindSpore cannot join in branches."""
@@ -186,6 +203,12 @@ class Rewriter(ast.NodeTransformer):
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 
 
+METHODS = {
+    "list": "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend, pop, "
+    "clear and\n  reverse, each on a line of its own",
+    "dictionary": "take its entries, d[key], d.items() and d.values(); it changes by d[key] = x, "
+    "update, pop and clear,\n  each on a line of its own",
+}
 OWNERS = ("trainer", "actor", "learner")
 _IN_CELL = {owner: Expr(f"self.{owner}") for owner in OWNERS}
 

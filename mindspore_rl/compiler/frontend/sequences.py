@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,10 +10,27 @@ from typing import Any
 from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Listed, is_sequence
-from mindspore_rl.compiler.frontend.scope import Frame, Rows, Static, Struct, Var, is_array, is_cell
+from mindspore_rl.compiler.frontend.scope import (
+    Frame,
+    Rows,
+    Static,
+    Struct,
+    Var,
+    constant,
+    is_array,
+    is_cell,
+)
 from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
 
 ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
+OF_PARTS = tuple(
+    getattr(itertools, name)
+    for name in (
+        "chain combinations combinations_with_replacement islice pairwise permutations product "
+        "zip_longest"
+    ).split()
+)
+"""Functions of `itertools` that arrange parts, whatever these are."""
 KNOWN_TYPES = (tuple, list, range, dict)
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), the steps of a batch, or zip, "
@@ -83,6 +101,10 @@ class Sequences:
         An iterator itself is no tuple: it would be empty the second time.
         """
         if not call.args:
+            match call:
+                case ast.Call(ast.Attribute(owner, "copy"), [], []):
+                    given = self.draft.frame.part(owner)
+                    return Listed.of(given) if isinstance(given, Listed) else None
             return self._of_dictionary(call)
         if not any(self.draft.frame.static(call.func)[1] is kind for kind in (list, tuple)):
             return None
@@ -98,8 +120,19 @@ class Sequences:
     def iterated(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `zip(a, b)` and such; returns None for any other call."""
         kind = self.draft.frame.static(call.func)[1]
+        if any(kind is one for one in OF_PARTS):
+            given: list[Any] = []
+            for struct in self._spread(call.args, "`itertools` over this"):
+                given.append(struct.value if isinstance(struct, Static) else struct)
+            named = {str(k.arg): self.draft.frame.known(k.value) for k in call.keywords}
+            return tuple(
+                part if isinstance(part, (tuple, dict, Var, Static)) else Static(part)
+                for part in kind(*given, **named)
+            )
         if not any(kind is one for one in ITERATORS):
             return None
+        if kind is sorted:
+            return self._sorted(call)
         named = {item.arg: self.draft.frame.known(item.value) for item in call.keywords}
         if kind is range:
             return tuple(map(Static, range(*map(self.draft.frame.known, call.args))))
@@ -117,43 +150,80 @@ class Sequences:
             return self.comprehended(call.args[0])
         if kind is map:
             return self._mapped(call)
-        if kind is sorted:
-            return self._sorted(call)
         found = self.of(call.args[0], f"`{kind.__name__}` of this in a loop")
         return found[::-1] if kind is reversed else found
 
     def _mapped(self, call: ast.Call) -> tuple[Struct, ...]:
         """Reads `map(f, xs)` as a call of f for each part."""
         parts = [self.of(arg, "`map` over this") for arg in call.args[1:]]
-        before, names = dict(self.draft.frame.names), [f"part_{k}" for k in range(len(parts))]
-        found: list[Struct] = []
-        function: ast.expr = call.args[0]
+        with self.draft.turns(min(map(len, parts), default=0)):
+            return tuple(self._called(call.args[0], *each) for each in zip(*parts, strict=False))
+
+    def reduced(self, call: ast.Call) -> Struct | None:
+        """Reads `functools.reduce(f, xs)` as calls of f; returns None for any other call."""
+        if self.draft.frame.static(call.func)[1] is not functools.reduce or call.keywords:
+            return None
+        parts = self.of(call.args[1], "`reduce` over this")
+        parts = (*map(self.reader.expression, call.args[2:]), *parts)
+        if not parts:
+            self.draft.fail(call, "`reduce` of nothing", "give it a first value")
+        value = parts[0]
+        with self.draft.turns(len(parts) - 1):
+            for part in parts[1:]:
+                value = self._called(call.args[0], value, part)
+        return value
+
+    def _called(self, function: ast.expr, *given: Struct) -> Struct:
+        """Reads a call of a function with these arguments."""
+        before, names = dict(self.draft.frame.names), [f"part_{k}" for k in range(len(given))]
         try:
             if isinstance(function, ast.Lambda):
                 self.draft.frame.names["mapped"] = self.reader.expression(function)
                 function = ast.copy_location(ast.Name("mapped", ast.Load()), function)
-            with self.draft.turns(min(map(len, parts), default=0)):
-                for each in zip(*parts, strict=False):
-                    self.draft.frame.names |= dict(zip(names, each, strict=True))
-                    given: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
-                    one = ast.copy_location(ast.Call(function, given, []), call)
-                    found.append(self.reader.expression(ast.fix_missing_locations(one)))
+            self.draft.frame.names |= dict(zip(names, given, strict=True))
+            args: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
+            one = ast.copy_location(ast.Call(function, args, []), function)
+            return self.reader.expression(ast.fix_missing_locations(one))
         finally:
             self.draft.frame.names = before
-        return tuple(found)
 
     def _sorted(self, call: ast.Call) -> tuple[Struct, ...]:
-        """Reads `sorted(xs)` of what is known now."""
+        """Reads `sorted(xs)`, also of `d.items()`, by what is known of its parts now."""
         parts = self.of(call.args[0], "`sorted` of this")
-        if call.keywords or not all(isinstance(part, Static) for part in parts):
+        named = {item.arg: item.value for item in call.keywords}
+        keys = [part[0] if isinstance(part, tuple) and part else part for part in parts]
+        if "key" in named:
+            keys = [self._called(named["key"], part) for part in parts]
+        known = [constant(key) for key in keys]
+        firsts = any(key is not part for key, part in zip(keys, parts, strict=True))
+        if None in known or (firsts and "key" not in named and len({*known}) < len(known)):
             self.draft.fail(call, "`sorted` of what is known only at run time", KNOWN)
-        return tuple(map(Static, sorted(part.value for part in parts)))
+        turned = "reverse" in named and bool(self.draft.frame.known(named["reverse"]))
+        order = sorted(range(len(parts)), key=known.__getitem__, reverse=turned)
+        return tuple(parts[place] for place in order)
+
+    def _spread(self, nodes: list[ast.expr], construct: str) -> list[Struct]:
+        """Reads arguments that are sequences, or known; of `*xs` each part is one."""
+        found: list[Struct] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                found += self.of(node.value, construct)
+                continue
+            known, value = self.draft.frame.static(node)
+            alone = known and not isinstance(value, KNOWN_TYPES)
+            found.append(Static(value) if alone else self.of(node, construct))
+        return found
 
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
         """Reads the arguments of `zip`.
 
         A loss's results, and an array with an unknown number of rows, are as long as the others.
         """
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
+            found = self._spread(call.args, "`zip` of this")
+            if not all(map(is_sequence, found)):
+                self.draft.fail(call, "`zip` of this", KNOWN)
+            return found
         frame, uncounted = self.draft.frame, dict[ast.expr, tuple[Var, bool]]()
         for arg in call.args:
             inner = arg
@@ -162,16 +232,16 @@ class Sequences:
             value, turned = frame.part(inner), inner is not arg
             if isinstance(value, Var) and self._is_uncounted(value, turned, strict):
                 uncounted[arg] = value, turned
-        found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
-        if not found:
+        each = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
+        if not each:
             return [self.of(arg, "`zip` of this") for arg in call.args]
-        least = min(map(len, found.values()))
+        least = min(map(len, each.values()))
         for arg, (value, turned) in uncounted.items():
             self.draft.temporary.discard(value.name)  # it is read several times
             places = (-1 - k if turned else k for k in range(least))
-            each = (self.draft.result("glue", f"{value.name}[{k}]", (value.name,)) for k in places)
-            found[arg] = self.draft.unpack(value, least) if strict else tuple(each)
-        return [found[arg] for arg in call.args]
+            rows = (self.draft.result("glue", f"{value.name}[{k}]", (value.name,)) for k in places)
+            each[arg] = self.draft.unpack(value, least) if strict else tuple(rows)
+        return [each[arg] for arg in call.args]
 
     def _is_uncounted(self, value: Var, turned: bool, strict: bool) -> bool:
         """Returns whether nothing tells now how many parts a result or an array has."""
@@ -186,6 +256,7 @@ class Sequences:
             return None
         given = self.draft.frame.part(func.value)
         made = isinstance(func.value, (ast.Dict, ast.DictComp))
+        made = made or (isinstance(func.value, ast.Call) and self.reader.is_read(func.value))
         if given is None and (made or self.draft.frame.static(func.value)[0]):
             given = self.reader.expression(func.value)
         if isinstance(given, Static) and isinstance(given.value, dict):
@@ -506,7 +577,7 @@ def _is_container(value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_container(value.left) or _is_container(value.right)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        return value.func.id in ("list", "dict")
+        return value.func.id in ("list", "dict", "defaultdict")
     return isinstance(value, (ast.List, ast.Dict, ast.ListComp, ast.DictComp))
 
 
@@ -531,6 +602,8 @@ def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
         root = root.value
     if not isinstance(root, ast.Name) or root.id not in frame.names:
         return False
+    if isinstance(parts := frame.part(base), tuple):
+        return not all(isinstance(part, Static) for part in parts)
     known, value = frame.static(base)
     if not known or is_array(value):
         return False
