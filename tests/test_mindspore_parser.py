@@ -1,5 +1,8 @@
 """Python that MindSpore does not compile, and the package makes it take."""
 
+import enum
+import functools
+
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -30,6 +33,38 @@ def linear_schedule(start, end, duration, step):
     return max(slope * step + start, end), *extremes, *[1.0 * end for end in ends]
 
 
+def scaled(x, by, shift=0.0):
+    return by * x + shift
+
+
+def schedules(value):
+    return {
+        "constant": lambda progress: value * (progress > -1.0),
+        "linear": lambda progress: value * progress, "square": lambda progress: progress**2,
+    }  # fmt: skip
+
+
+class Mode(enum.Enum):
+    ONE, TWO, THREE = "one", "two", "three"
+
+
+def by_mode(x, mode, more):
+    match mode:
+        case Mode.ONE | Mode.TWO:
+            return 2.0 * x
+        case Mode.THREE if more:
+            return x
+        case _:
+            return 3.0 * x
+
+
+def shares(x, count):
+    for k in range(count):
+        if k == 1:
+            yield 0.5 * x
+        yield 0.125 * x
+
+
 class Box:
     """Has a method of the same name as a Parameter's."""
 
@@ -46,6 +81,8 @@ class Written(nn.Cell):
         self.target = Parameter(Tensor([0.0, 0.0]), name="target")
         self.rate = Parameter(Tensor(1.0), name="rate")
         self.box = Box()
+        self.schedule = schedules(0.5)["linear"]
+        self.scaled = functools.partial(scaled, by=2.0)
         first, shared, last = (nn.Dense(1, 1, "zeros", has_bias=False) for _ in range(3))
         last.weight.requires_grad = False
         pairs = ((first, shared), (shared, last))
@@ -64,7 +101,7 @@ class Written(nn.Cell):
         return self.again(step, x) if x.ndim else 2.0 * step
 
     def again(self, step, x):
-        for target, online in zip((self.target,), (self.online,)):  # noqa: B905
+        for target, online in zip((self.target,), (self.online,), strict=True):
             target.set_data(0.5 * online + target)
         for weight in self.layers.trainable_params():
             weight.set_data(weight + 1.0)
@@ -78,6 +115,10 @@ class Written(nn.Cell):
             returns.append(going)
         for t in reversed(range(1, 3)):
             going = going + t * x[t]
+        going = self.scaled(self.schedule(going), shift=0.0)
+        going = by_mode(by_mode(going, Mode("two"), x.ndim > 3), Mode.THREE, x.ndim > 3) / 6.0
+        for k, share in enumerate(shares(going, 4)):
+            going = going + k * (share - going * (0.5 if k == 1 else 0.125))
         return linear_schedule(1.0, 0.25, 10, step), ops.stack(returns[::-1]), self(going, step)
 
 

@@ -4,22 +4,27 @@ In the functions of a program, `parameter.set_data(x)` becomes an assignment, an
 list its parameters, `reversed(range(n))` becomes a
 range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
 of one number and a number work, an `if` on an array may only assign, and its sides may be an array
-and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient.
+and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
+`functools.partial` that an attribute holds is a function, a `lambda` may stand in any
+expression, a `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
 
 import ast
+import functools
+import linecache
 import operator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, ops
+from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
 
 from mindspore_rl.platform import one_type
-from mindspore_rl.platform.user_modules import own_nodes
+from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
 LISTING = ("get_parameters", "trainable_params")
@@ -84,9 +89,10 @@ def _array_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **named: Any)
     return getattr(ufunc, method)(*arrays, **named)
 
 
-class _Forms(ast.NodeTransformer):
+class _Forms(Matches):
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
         self.generic_visit(function)
+        _yield_at_once(function)
         inside = list(own_nodes(function))
         returns = [node for node in inside if isinstance(node, ast.Return)]
         # MindSpore fails in its back end where a branch on an array ends without a value.
@@ -112,6 +118,8 @@ class _Forms(ast.NodeTransformer):
                 names = (ast.Constant(method), ast.Constant(f"{method}_share"))
                 call.func, call.args = ast.Name(LISTED, ast.Load()), [owner, *names]
                 ast.fix_missing_locations(call)
+            case ast.Call(ast.Name("zip"), _, [ast.keyword("strict")]):
+                call.keywords = []  # where lengths differ, Python's loop has failed
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -119,6 +127,26 @@ class _Forms(ast.NodeTransformer):
                 if len(ends) < 3:
                     return _backwards(call, *ends)
         return call
+
+
+def _yield_at_once(function: ast.FunctionDef) -> None:
+    """Makes a function of a generator whose `yield`s are statements: it returns a tuple of all."""
+    nodes = list(own_nodes(function))
+    made = [one for one in nodes if isinstance(one, ast.Expr) and isinstance(one.value, ast.Yield)]
+    others = (ast.Yield, ast.YieldFrom, ast.Return)
+    if not made or sum(isinstance(one, others) for one in nodes) > len(made):
+        return
+    name = "yielded_by_msrl"
+    for one in made:
+        value = one.value.value or ast.Constant(None)  # type: ignore[attr-defined]
+        append = ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load())
+        one.value = ast.copy_location(ast.Call(append, [value], []), one.value)
+        ast.fix_missing_locations(one)
+    first = ast.Assign([ast.Name(name, ast.Store())], ast.List([], ast.Load()))
+    last = ast.Return(ast.Call(ast.Name("tuple", ast.Load()), [ast.Name(name, ast.Load())], []))
+    function.body.insert(0, ast.copy_location(first, function.body[0]))
+    function.body.append(ast.copy_location(last, function.body[-1]))
+    ast.fix_missing_locations(function)
 
 
 def _without_value(node: ast.Return) -> bool:
@@ -138,8 +166,8 @@ def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
 class _Placed(parser.asttokens.ASTText):
     """A syntax tree whose nodes have their places, which MindSpore reads from asttokens' tokens."""
 
-    def __init__(self, source: str, parse: bool) -> None:
-        super().__init__(source, ast.parse(source))
+    def __init__(self, source: str, parse: bool = True, tree: ast.Module | None = None) -> None:
+        super().__init__(source, tree or ast.parse(source))
         for node in ast.walk(self.tree):
             if isinstance(node, (ast.stmt, ast.expr, ast.arg, ast.keyword)):
                 start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
@@ -158,7 +186,8 @@ def _parse_forms(self: Any) -> Any:
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
-        parsed = _parse(self)
+        alone = _lambda_of(code) if users else None
+        parsed = _parse(self) if alone is None else _parsed(self, alone)
         if users:
             _Forms().visit(parsed[1])
         # With the code itself, so that its number remains its own.
@@ -167,9 +196,60 @@ def _parse_forms(self: Any) -> Any:
     return parsed
 
 
+def _lambda_of(code: Any) -> ast.FunctionDef | None:
+    """Returns the function that a `lambda` with this code is, with its places in the file.
+
+    None for a `def`, and if several stand in its first line and Python does not tell which it is.
+    """
+    if code.co_name != "<lambda>":
+        return None
+    lines = linecache.getlines(code.co_filename)
+    every = [one for one in ast.walk(ast.parse("".join(lines))) if isinstance(one, ast.Lambda)]
+    found = [one for one in every if one.lineno == code.co_firstlineno]
+    if len(found) > 1 and hasattr(code, "co_positions"):
+        places = set(code.co_positions())
+        found = [one for one in found if _place(one.body) in places]
+    if len(found) != 1:
+        return None
+    result = ast.copy_location(ast.Return(found[0].body), found[0].body)
+    made = ast.FunctionDef("function_of_lambda", found[0].args, [result], [])
+    return ast.copy_location(made, found[0])
+
+
+def _place(node: ast.expr) -> tuple:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _parsed(reader: Any, function: ast.FunctionDef) -> tuple[Any, ast.Module]:
+    """Returns what MindSpore's parser gives of a function's source, of a function in a tree."""
+    reader.lines, reader.line_offset = linecache.getlines(reader.fn.__code__.co_filename), 1
+    reader.col_offset = 0
+    placed = _Placed("", tree=ast.Module([function], []))
+    return placed, placed.tree
+
+
+_resolve, _of_partials = parse.resolve_symbol, dict[int, tuple[Any, Any]]()
+
+
+def _resolve_partial(namespace: Any, symbol: str) -> Any:
+    """Resolves a name as MindSpore does; a `functools.partial` as a function that it compiles."""
+    found = _resolve(namespace, symbol)
+    if not isinstance(found, functools.partial):
+        return found
+    if id(found) not in _of_partials:  # with the partial, so that its number remains its own
+        function, args, keywords = found.func, found.args, found.keywords
+
+        def call(*given: Any, **named: Any) -> Any:
+            return function(*args, *given, **keywords, **named)
+
+        _of_partials[id(found)] = found, call
+    return _of_partials[id(found)][1]
+
+
 def take_forms() -> None:
     """Lets this process's MindSpore take them."""
     Tensor.__array_ufunc__ = _array_ufunc
     parser.Parser.parse = _parse_forms
+    parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     resources.convert_object_map |= {max: _max, min: _min}

@@ -7,6 +7,7 @@ The folder of a file becomes a package with a unique name, so that two folders m
 import ast
 import builtins
 import contextlib
+import copy
 import functools
 import keyword
 import os
@@ -269,8 +270,39 @@ def statement_in(lines: Sequence[str]) -> ast.stmt:
     nested = lines[0][:1].isspace()  # a method's lines; under `if` they parse
     tree = ast.parse("".join(["if 1:\n"] * nested + [*lines]))
     ast.increment_lineno(tree, -nested)
+    tree = Matches().visit(tree)
     first = tree.body[0]
     return first.body[0] if isinstance(first, ast.If) else first
+
+
+class Matches(ast.NodeTransformer):
+    """Makes an `if` of a `match` of numbers, texts and names of constants; others stay."""
+
+    def visit_Match(self, node: ast.Match) -> ast.stmt:  # noqa: N802, D102
+        self.generic_visit(node)
+        found: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            pattern = case.pattern
+            several = pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]
+            tests = [test for one in several if (test := _test_of(node.subject, one)) is not None]
+            if len(tests) < len(several):
+                return node
+            holds = tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
+            if case.guard is not None:
+                holds = ast.BoolOp(ast.And(), [holds, case.guard])
+            found = [ast.If(holds, case.body, found)]
+        return ast.fix_missing_locations(ast.copy_location(found[0], node))
+
+
+def _test_of(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
+    match pattern:
+        case ast.MatchValue(value):
+            return ast.Compare(copy.deepcopy(subject), [ast.Eq()], [value])
+        case ast.MatchSingleton(value):
+            return ast.Compare(copy.deepcopy(subject), [ast.Is()], [ast.Constant(value)])
+        case ast.MatchAs(None, None):
+            return ast.Constant(True)
+    return None
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:

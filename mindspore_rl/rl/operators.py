@@ -247,6 +247,14 @@ def only(values: Any) -> Any:
     return values
 
 
+def folded(function: Any, values: tuple, *first: Any) -> Any:
+    """Computes `functools.reduce`, which MindSpore does not compile."""
+    total = first[0] if first else values[0]
+    for value in values if first else values[1:]:
+        total = function(total, value)
+    return total
+
+
 def numbers(count: int) -> Tensor:
     """Returns the array of a list of at most `count` numbers, which `put` fills."""
     return ops.zeros((count,), float32)

@@ -296,6 +296,35 @@ for i in range(2):
             last = last - part * 0.1 * power
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
+low, high = msrl.min(reward), msrl.max(reward)
+made = [low, high]
+for _ in msrl.epochs(2):
+    for one, other in zip((low, {"h": high}["h"], high), [high, low, low]):
+        low, high = low + 0.5 * one, high - 0.25 * other
+    for part in made:
+        made = [high, part]
+target = target * low + made[0] + made[1]
+"""
+BY_TURNS = """
+a, b, c = msrl.mean(reward), msrl.max(reward), msrl.min(reward)
+def shifted(value):
+    return value + 0.1 * a
+for x in (v * a for k, v in enumerate((b, c, b, 2 * c)) if k != 1 and v > a):
+    a = a + 0.3 * x
+    if a > 100.0:
+        break
+for x in filter(lambda v: v > a, (b, c, 2 * b, a)):
+    a = a + 0.2 * x
+for t in range(2):
+    for pair in zip((b, c), (v * a for v in (b, c)), map(lambda v, w: v * a + w, (b, c), (c, a))):
+        a = a + 0.3 * pair[0] + 0.1 * pair[1] - pair[2]
+    for k, x in enumerate(map(shifted, (b, c))):
+        a = 0.5 * a + k * x
+for x in map(lambda seen: msrl.mean(self.net.value(seen)), (obs, 0.5 * obs)):
+    g, _ = msrl.gradient(self.loss, self.net, obs, action, target * x)
+    msrl.update(self.apply, g)
+    a = a + x
+target = target * a
 """
 TURNS = """
 total = 0.0
@@ -368,6 +397,8 @@ MOVED = """
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
 PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
 MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
+MEMORY += "        kept = {'sum': ops.zeros((self.config.num_envs,))}\n"
+STEPS_BY_NUMBER = "for step in msrl.steps()", "for step in range(self.config.num_steps)"
 DROPPED = """
 top, low = msrl.max(reward), msrl.min(reward)
 for k in range(1, 3):
@@ -471,6 +502,45 @@ STEPS = """
         sums = [k * more[0]] + sums
     target = target + sum(firsts) / len(firsts) + stats[-1][1] + sums[0]
     """
+PYTHONS = """
+    def keyed(x, *more, **extra):
+        return dict(a=x, n=len(more), **extra)
+    def one(o, a, t):
+        return ((self.net.value(o) - t) ** 2.0).reshape(-1)
+    d, by = keyed(reward, 1.0, b=target, c=2.0), {"maximum": 0.9}
+    added = functools.reduce(lambda p, q: {k: p.get(k, 0.0) + v for k, v in q.items()}, [d, d, d])
+    target = functools.reduce(operator.add, [added["a"], added["b"] * added["c"], d["n"]], 0.5)
+    for k, v in sorted(added.items(), key=lambda pair: pair[0], reverse=True):
+        target = 0.5 * target + v
+    for a, b in itertools.combinations((target, 2.0 * reward, obs[..., 0]), 2):
+        target = target + a * b
+    for k, b in itertools.product(filter(lambda n: n > 1, (1, 2, 3)), (2.0 * target, reward)):
+        target = 0.1 * target + b * k
+    for k, v in itertools.chain({"p": reward}.items(), zip("q", itertools.repeat(target, 2))):
+        target = 0.5 * target + v * ("pq".index(k) + 1.0)
+    target = target * len(max(by, key=len)) + shrunk(reward, **by)
+    match len(by):
+        case 0 | 2:
+            target = 3.0 * target
+        case _ if "maximum" in by:
+            target = target + 1.0
+    target, losses, all_losses = target / (1.0 + ops.abs(target)), [], {}
+    for loss in (self.loss, one):
+        acted = action if loss == self.loss else target
+        g, told = msrl.gradient(loss, self.net, obs, acted, target)
+        first, *rest = told if isinstance(told, tuple) else (told,)
+        size = functools.reduce(operator.add, [(x * x).sum() for x in g])
+        target = target * first + len(rest) + size
+        target = target / (1.0 + ops.abs(target))
+    if msrl.env_steps() > 8:
+        for _ in range(2):
+            g, (loss, *_) = msrl.gradient(self.loss, self.net, obs, action, target)
+            msrl.update(self.apply, g)
+            losses.append(loss)
+    if losses:
+        all_losses["mean"] = sum(losses) / len(losses)
+    msrl.report(all_losses)
+    """
 BOOKKEEPING = """
 def total(*xs, **more):
     return sum(xs) + more["last"]
@@ -527,6 +597,21 @@ EQUAL = {
         {
             "learn": BOOKKEEPING,
             "remove": [("from mindspore import nn, ops", HEAD), ("\n    def learn", CENTRED)],
+        },
+    ),
+    "functions and iterators of Python": (
+        {
+            "learn": PYTHONS,
+            "remove": [
+                (
+                    "from mindspore import nn, ops",
+                    f"{FROM[1]}import functools, itertools, operator\n",
+                ),
+                (
+                    "class Learn",
+                    "def shrunk(x, maximum):\n    return ops.clamp(x, max=maximum)\nclass Learn",
+                ),
+            ],
         },
     ),
     "steps and minibatches are dictionaries": (
@@ -599,11 +684,13 @@ EQUAL = {
     "a replica takes its rows of an array made of numbers": (
         {
             "learn": ROWS_OF_NUMBERS,
-            "loop": "memory = 0.5 * memory + obs[:, :2]\nreward = reward + memory.sum(-1)",
-            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}")],
+            "loop": "memory = 0.5 * memory + obs[:, :2]\nkept['sum'] = 0.5 * kept['sum'] + reward\n"
+            "reward = kept['sum'] + memory.sum(-1)",
+            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}"), STEPS_BY_NUMBER],
         },
     ),
     "turns left out, and ranges with a start and a step": ({"learn": TURNS},),
+    "generators and `map` compute a value at its turn": ({"learn": BY_TURNS},),
     "returns under conditions of the run": (
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),

@@ -130,7 +130,7 @@ CALL = "action = msrl.agent_act(obs)"
     [
         (CALL, "action = msrl.agent_act(obs, left=1.0)", "unexpected keyword"),
         (CALL, "action = msrl.agent_act(obs, obs=obs)", "multiple values"),
-        (CALL, "action = msrl.agent_act(obs, **obs)", "`**` or `|` of something that is not"),
+        (CALL, "action = msrl.agent_act(obs, **obs)", "`**` or `|` of something that is"),
         ("action, target)", "action, target, row=True)", "unexpected keyword argument 'row'"),
     ],
 )

@@ -156,9 +156,7 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     return Findings(programs, counts, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(
-    kind: type[P], smaller: Any, job: Any, algorithm: str, shared: GrowingEnvironment
-) -> P:
+def _probed(kind: type[P], smaller: Any, job: Any, algorithm: str, shared: GrowingEnvironment) -> P:
     num_envs = smaller.config.num_envs
     probe = kind(smaller, build(smaller, algorithm, job), num_envs, shared.grow(num_envs))
     probe.run()

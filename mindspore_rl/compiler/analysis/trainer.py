@@ -142,8 +142,7 @@ def smaller_trainers(trainer: Any, numbers: Iterable[int], algorithm: str) -> li
         found.append(make_trainer(type(trainer), smaller, trainer.spec))
         if len(found) == 2:
             return found
-    num_envs, error = refused[0]
+    first, why = refused[0]
     raise ProgramError(
-        f"{algorithm} is analysed with num_envs={num_envs} and more, which its Config refuses: "
-        f"{error}"
-    ) from error
+        f"{algorithm} is analysed with num_envs={first} and more, which its Config refuses: {why}"
+    ) from why

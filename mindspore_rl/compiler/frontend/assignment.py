@@ -244,6 +244,7 @@ class Assignments:
             self.draft.used.discard(value.name)
             for known in (self.draft.arrays, self.draft.tuples):  # another result may be named so
                 known.discard(value.name)
+            self.draft.widths.pop(value.name, None)
             return
         self.draft.emit("copy", (name,), (value.name,), reads=(value.name,))
 

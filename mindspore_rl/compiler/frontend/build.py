@@ -18,11 +18,12 @@ import numpy as np
 
 from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.break_to_flag import BOUND, count_turns, end_by_flag
-from mindspore_rl.compiler.frontend.early_return import match_by_if, return_once
+from mindspore_rl.compiler.frontend.early_return import return_once
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, joined
+from mindspore_rl.compiler.frontend.lazy_loops import compute_by_turns
 from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
@@ -257,6 +258,7 @@ class _Builder(ExpressionReader):
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
         frame.top, frame.arrays, frame.sizes_of = top, self.draft.arrays, self.draft.sizes_of
+        frame.tuples, frame.widths = self.draft.tuples, self.draft.widths
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
         return self._body(tree)
@@ -267,7 +269,7 @@ class _Builder(ExpressionReader):
         """Reads a function inside the one being read in place of its call."""
         if any(inner is frame.function for frame in self.draft.frames):
             self.frame.fail(node, f"a function that calls itself ({inner.name})")
-        values = self.functions.bound(inner, args, keywords, node)
+        values = self.functions.bound(inner, args, keywords, node, compiled=False)
         for value in values.values():  # see `_bind_arguments`
             self.draft.temporary -= {leaf.name for leaf in variables(value)}
         outer = inner.frame
@@ -276,6 +278,7 @@ class _Builder(ExpressionReader):
         )
         frame.names, frame.around = {**outer.names, **values}, outer.home
         frame.arrays, frame.sizes_of = self.draft.arrays, self.draft.sizes_of
+        frame.tuples, frame.widths = self.draft.tuples, self.draft.widths
         self.draft.frames.append(frame)
         if isinstance(inner.tree, ast.FunctionDef):
             return self._body(copy.deepcopy(inner.tree))
@@ -291,7 +294,7 @@ class _Builder(ExpressionReader):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)
-        tree = match_by_if(tree)
+        compute_by_turns(tree, frame)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)
@@ -342,15 +345,16 @@ class _Builder(ExpressionReader):
         names.update(zip(positional, args, strict=False))
         if spec.vararg is not None:
             names[spec.vararg.arg] = tuple(args[len(positional) :])
-        only = [arg.arg for arg in spec.kwonlyargs]
-        if spec.kwarg is not None:
-            others = {n: value for n, value in keywords.items() if n not in positional + only}
-            keywords = {n: value for n, value in keywords.items() if n not in others}
-            names[spec.kwarg.arg] = Entries.of(others)
+        only, others = [arg.arg for arg in spec.kwonlyargs], dict[str, Struct]()
         for name, value in keywords.items():
+            if spec.kwarg is not None and name not in positional + only:
+                others[name] = value
+                continue
             if name not in positional + only or name in names:
                 self.frame.fail(tree, f"a call of {tree.name} with the argument {name!r}")
             names[name] = value
+        if spec.kwarg is not None:
+            names[spec.kwarg.arg] = Entries.of(others)
         defaults = dict(
             zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
         )

@@ -29,7 +29,6 @@ from mindspore_rl.compiler.frontend.records import (
 )
 from mindspore_rl.compiler.frontend.rewrite import Rewriter
 from mindspore_rl.compiler.frontend.scope import (
-    LAMBDA,
     REFUSED,
     Broken,
     Follows,
@@ -156,7 +155,7 @@ class ExpressionReader:
                 self.record(node),
                 self.field_by_name(node),
                 self.sequences.made(node),
-                self.sequences.reduced(node),
+                self.sequences.chosen(node),
                 self._from_keys(node),
                 self._with_defaults(node),
                 self.perhaps.got(node),
@@ -214,7 +213,7 @@ class ExpressionReader:
             return list(zip(keys, node.values, strict=True))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = (node.left, node.right)
-            return [(None, side) for side in sides] if any(map(self._is_dict, sides)) else None
+            return [(None, side) for side in sides] if any(map(self.is_dictionary, sides)) else None
         if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
             given = [(None, arg) for arg in node.args]
             return given + [(item.arg, item.value) for item in node.keywords]
@@ -247,7 +246,8 @@ class ExpressionReader:
         call = ast.copy_location(ast.Call(entries.default, [], []), entries.default)
         return self.expression(ast.fix_missing_locations(call))
 
-    def _is_dict(self, node: ast.expr) -> bool:
+    def is_dictionary(self, node: ast.expr) -> bool:
+        """Returns whether an expression is a dictionary whose keys are known now."""
         of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
         return of_name or self._entries(node) is not None
 
@@ -453,15 +453,18 @@ class ExpressionReader:
             else:
                 yield self.expression(node)
 
-    def named(self, keywords: list[ast.keyword]) -> dict[str, Struct]:
-        """Reads the arguments of a call that are given by name; `**d` is expanded."""
-        return self._dict([(item.arg, item.value) for item in keywords])
+    def named(self, given: list[ast.keyword]) -> dict[str, Struct]:
+        """Reads the arguments of a call that are given by name; `**` is expanded."""
+        found = self._dict([(item.arg, item.value) for item in given])
+        for item in given:
+            self.frame.check_given(found, item.value)
+        return found
 
     def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
         result: dict[Any, Struct] = {}
         for key, value in entries:
             part = self._entry_value(key, value)
-            if isinstance(part, Static) and isinstance(part.value, dict) and key is None:
+            if key is None and isinstance(part, Static) and isinstance(part.value, dict):
                 part = {name: Static(one) for name, one in part.value.items()}
             if key is None and isinstance(part, tuple) and all(map(_is_pair, part)):
                 part = {first.value: second for first, second in part}
@@ -493,8 +496,6 @@ class ExpressionReader:
         function = inspect.unwrap(getattr(method, "__func__", method))
         if not inspect.isfunction(function) or not is_users(function.__module__):
             return False
-        if function.__name__ == LAMBDA:  # MindSpore compiles none in an attribute or a table
-            return True
         given = (*node.args, *(item.value for item in node.keywords))
         return any(map(self._is_record, given)) or _makes_record(function) or makes_dict(function)
 

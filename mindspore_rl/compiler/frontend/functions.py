@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_rl.compiler.frontend.builder import REDUCES_LAST, SAME_SIZES
 from mindspore_rl.compiler.frontend.paths import Paths
-from mindspore_rl.compiler.frontend.records import Entries, Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Record
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     MSRL,
@@ -110,7 +111,7 @@ class Functions:
         pairs = list(zip(several[len(several) - len(args.defaults) :], args.defaults, strict=True))
         only = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         pairs += [(arg.arg, given) for arg, given in only if given is not None]
-        defaults = {name: self._kept(self.reader.expression(given)) for name, given in pairs}
+        defaults = {name: self.draft.kept(self.reader.expression(given)) for name, given in pairs}
         return Static(Inner(tree, frame, defaults))
 
     def partial(self, call: ast.Call) -> Static | None:
@@ -118,26 +119,13 @@ class Functions:
         if self.draft.frame.static(call.func)[1] is not functools.partial or not call.args:
             return None
         function, path = self._function(call.args[0])
-        args = tuple(map(self._kept, self.reader.elements(call.args[1:])))
-        given = self.reader.named(call.keywords)
-        keywords = {name: self._kept(value) for name, value in given.items()}
+        args = tuple(map(self.draft.kept, self.reader.elements(call.args[1:])))
+        named = self.reader.named(call.keywords)
+        keywords = {name: self.draft.kept(value) for name, value in named.items()}
         if isinstance(function, Partial):
             args, keywords = (*function.args, *args), {**function.keywords, **keywords}
             function, path = function.function, function.path
         return Static(Partial(function, path, args, keywords))
-
-    def _kept(self, struct: Struct) -> Struct:
-        """Copies the variables of a value, which assignments may change later."""
-        if isinstance(struct, tuple):
-            return rebuilt(struct, map(self._kept, struct))
-        if isinstance(struct, dict):
-            return {key: self._kept(part) for key, part in struct.items()}
-        if not isinstance(struct, Var):
-            return struct
-        (copied,) = self.draft.emit(
-            "copy", (self.draft.fresh(struct.name),), (struct.name,), reads=(struct.name,)
-        )
-        return copied
 
     def _function(self, node: ast.expr) -> tuple[Any, Expr | None]:
         """Reads a function that is an argument. Returns: it, and an expression for a known one."""
@@ -165,38 +153,50 @@ class Functions:
     # ---- calls -----------------------------------------------------------------------------
 
     def bound(
-        self, inner: Inner, args: tuple[Struct, ...], keywords: dict[str, Struct], node: ast.AST
+        self,
+        inner: Inner,
+        args: tuple[Struct, ...],
+        keywords: dict[str, Struct],
+        node: ast.AST,
+        compiled: bool = True,
     ) -> dict[str, Struct]:
-        """Returns the values of a function's parameters in a call."""
+        """Returns the values of a function's parameters in a call.
+
+        Args:
+            inner: the function.
+            args: the arguments in order.
+            keywords: the others.
+            node: the call.
+            compiled: whether MindSpore compiles the function, which then names its parameters.
+        """
         spec, called = inner.tree.args, f"a call of {inner.name}"
-        if spec.vararg or spec.kwarg:
-            if not isinstance(node, ast.Call) or self.inner(node.func) is None:  # a loss
-                self.draft.fail(
-                    node, f"`*` in the parameters of {inner.name}", "name each of its parameters"
-                )
+        if compiled and (spec.vararg or spec.kwarg):
+            self.draft.fail(
+                node, f"`*` in the parameters of {inner.name}", "name each of its parameters"
+            )
         positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
         names = [*positional, *(arg.arg for arg in spec.kwonlyargs)]
-        others: dict[str, Struct] = {}
-        if spec.vararg:
-            others[spec.vararg.arg] = tuple(args[len(positional) :])
-            args = args[: len(positional)]
-        if spec.kwarg:
-            rest = {name: value for name, value in keywords.items() if name not in names}
-            others[spec.kwarg.arg] = Entries.of(rest)
-            keywords = {name: value for name, value in keywords.items() if name in names}
-        if len(args) > len(positional):
+        if len(args) > len(positional) and not spec.vararg:
             wanted = len(positional)
             self.draft.fail(node, f"{called} with {len(args)} arguments, expected {wanted}", "")
         given = dict(zip(positional, args, strict=False))
+        others = dict[str, Struct]()
         for name, value in keywords.items():
+            if spec.kwarg and name not in names:
+                others[name] = value
+                continue
             if name not in names or name in given:
                 self.draft.fail(node, f"{called} with the argument {name!r}", "")
             given[name] = value
         for name in names:
             if name not in given and name not in inner.defaults:
                 self.draft.fail(node, f"{called} without {name!r}", "")
-        given = {**inner.defaults, **given}
-        return {name: given[name] for name in names} | others
+        found = {name: given[name] if name in given else inner.defaults[name] for name in names}
+        if spec.vararg:
+            found[spec.vararg.arg] = tuple(args[len(positional) :])
+        if spec.kwarg:
+            found[spec.kwarg.arg] = Entries.of(others)
+        return found
 
     def in_order(self, node: ast.Call, values: tuple[Struct, ...]) -> tuple[Struct, ...]:
         """Returns the arguments of a loss or an update in order; some may be given by name."""
@@ -428,6 +428,11 @@ def gives_one(function: Any) -> bool:
 
 def _is_operators(value: ast.expr | None) -> bool:
     """Returns whether a value is an operator's result, and surely no sum of tuples."""
+    match value:
+        case ast.Call(ast.Attribute(owner, name)) if name in (*SAME_SIZES, *REDUCES_LAST):
+            return ast.unparse(owner) == "ops" or _is_operators(owner)
+        case ast.Call(ast.Attribute(owner, "reshape")):
+            return _is_operators(owner)
     if not isinstance(value, ast.BinOp):
         return isinstance(value, ast.UnaryOp)
     sides = (value.left, value.right)

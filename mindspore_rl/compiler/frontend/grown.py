@@ -321,12 +321,15 @@ class GrownLists:
         mean = ast.BinOp(total, ast.Div(), ast.Constant(len(parts)))
         return self.reader.expression(ast.fix_missing_locations(ast.copy_location(mean, call)))
 
-    def condition(self, node: ast.expr) -> ast.expr | None:
-        """Reads `if xs:`; None for anything else."""
+    def condition(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
+        """Reads `if xs:`, and adds what it reads to `reads`; None for anything else."""
         if (grown := self.of(node)) is None:
             return None
-        length = self.length(grown)
-        return ast.Constant(length > 0) if length is not None else None
+        if (length := self.length(grown)) is not None:
+            return ast.Constant(length > 0)
+        reads.append(grown.count)
+        count = ast.Name(grown.count, ast.Load())
+        return ast.Compare(count, [ast.Gt()], [ast.Constant(0)])
 
 
 def _appended(part: Any) -> str:

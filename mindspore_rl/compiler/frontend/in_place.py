@@ -214,17 +214,21 @@ class _Rewriter(ast.NodeTransformer):
 def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
     """Splits `grads, d["loss"] = ...` into an assignment to names and one to each entry.
 
-    Likewise `d["loss"] = loss = ...`, `x = d.pop("loss")`, and `d.setdefault("loss", []).append(x)`.
+    Likewise `d["loss"] = loss = ...`, `x = d.pop("loss")`, `d.setdefault("loss", []).append(x)`.
     """
     match statement:
-        case ast.Assign(_, ast.Call(ast.Attribute(ast.Name() as owner, "pop"), [] | [_] as key, [])):
-            part = ast.Subscript(owner, *key or [ast.Constant(-1)], ast.Load())
-            taken = at(statement, ast.Assign(statement.targets, part))
+        case ast.Assign(targets, ast.Call(ast.Attribute(ast.Name() as owner, "pop"), key, [])) if (
+            len(key) < 2 and not any(_stores(target, owner.id) for target in targets)
+        ):
+            place = key[0] if key else ast.Constant(-1)
+            taken = at(statement, ast.Assign(targets, ast.Subscript(owner, place, ast.Load())))
             return [*_entries_apart(taken), at(statement, ast.Expr(statement.value))]
         case ast.Expr(
             ast.Call(
                 ast.Attribute(
-                    ast.Call(ast.Attribute(ast.Name() as owner, "setdefault"), [key, _], []) as first,
+                    ast.Call(
+                        ast.Attribute(ast.Name() as owner, "setdefault"), [key, _], []
+                    ) as first,
                     method,
                 ),
                 args,
@@ -234,8 +238,8 @@ def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
             entry = ast.Attribute(ast.Subscript(owner, key, ast.Load()), method, ast.Load())
             after = at(statement, ast.Expr(ast.Call(entry, args, [])))
             return [at(statement, ast.Expr(first)), after]
-        case ast.Delete(targets):
-            return [_deleted(one) for one in targets]
+        case ast.Delete(several):
+            return [_deleted(one) for one in several]
     if not isinstance(statement, ast.Assign):
         return [statement]
     if len(statement.targets) > 1:
@@ -258,8 +262,8 @@ def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
     texts = (
         ast.Name(f"{part.value.id}_entry_{k}", ast.Load()) for k, part in enumerate(entries, 1)
     )
-    after = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
-    return [at(statement, made) for made in (ast.Assign([names], statement.value), *after)]
+    rest = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
+    return [at(statement, made) for made in (ast.Assign([names], statement.value), *rest)]
 
 
 def _deleted(target: Any) -> ast.stmt:
@@ -478,14 +482,14 @@ class Changes:
         if kind == "clear":
             return rebuilt(struct, ()) if isinstance(struct, Listed) else Entries.of({}, struct)
         if kind == "pop":
-            key, parts = self.draft.frame.known(node.given[0]), dict(_items(struct))
+            key, left = self.draft.frame.known(node.given[0]), dict(_items(struct))
             if isinstance(struct, Listed) and isinstance(key, int) and key < 0:
                 key += len(struct)
-            if parts.pop(key, None) is None:
+            if left.pop(key, None) is None:
                 self.draft.fail(node, f"`pop` of {key!r}, which is not there,", "pop what is")
             if isinstance(struct, Entries):
-                return Entries.of(parts, struct)
-            return rebuilt(struct, parts.values())
+                return Entries.of(left, struct)
+            return rebuilt(struct, left.values())
         if kind == "reverse" and isinstance(struct, Listed):
             return Listed.of(struct[::-1], struct)
         if (kind == "update") != isinstance(struct, Entries):

@@ -18,6 +18,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Scope,
     Struct,
     Var,
+    variables,
 )
 from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
@@ -129,6 +130,9 @@ class Loops:
         ast.fix_missing_locations(turn)
         self.frame.live[turn] = self.frame.live[node] | loaded(node)
         parts = self.reader.sequences.of(node.iter, "a loop over this")
+        names = self.frame.names.keys() & (assigned(node.body) | assigned([ast.Expr(node.target)]))
+        changing = {var.name for name in names for var in variables(self.frame.names[name])}
+        parts = self.draft.kept(parts, changing)
         self.reader.entered.add(node)
         with self.draft.turns(len(parts)):
             for part in parts:

@@ -75,8 +75,8 @@ class Calls:
             return self._boundary(node)
         if name == "agent_learn":
             learn = self.reader.trainer.learner.learn
-            beside, given = self.draft.beside_batch, self.reader.named(node.keywords)
-            named = {name: beside(value) for name, value in given.items()}
+            beside = self.draft.beside_batch
+            named = {key: beside(part) for key, part in self.reader.named(node.keywords).items()}
             return self.reader.inlined(learn, node, (Static(MSRL),), named, beside)
         if name in ("gradient", "update"):
             return self._learner_call(name, node)
@@ -170,9 +170,9 @@ class Calls:
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
         actor, named = self.reader.trainer.actor, dict[str, tuple[str, tuple]]()
-        for name, value in self.reader.named(node.keywords).items():
+        for key, value in self.reader.named(node.keywords).items():
             (text,), more = self.reader.texts([plain(value)], node)
-            named[name], reads = (text, form(value)), [*reads, *more]
+            named[key], reads = (text, form(value)), [*reads, *more]
         given = tuple(zip(texts, forms, strict=True))
         try:
             bound = bound_to_act(actor.act, given, named, (noise, ()) if actor.noise_size else None)
@@ -248,6 +248,7 @@ class Calls:
         (given,), reads = self.reader.texts([value[1]], node)
         only = self.draft.imported("mindspore_rl.rl.operators", "only")
         number = self.draft.result("glue", f"{only}({given})", reads)
+        self.draft.arrays.add(number.name)
         return (value[0], number, *value[2:])
 
     def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:
@@ -328,6 +329,8 @@ def taken_apart(function: ast.FunctionDef) -> set[str]:
                 found.append(value)
             case ast.Assign([ast.Tuple() | ast.List()], value):
                 found.append(value)
+            case ast.Call(ast.Name("isinstance")):
+                pass
             case ast.Call(_, args, keywords):
                 found += [*args, *(item.value for item in keywords)]
     return {value.id for value in found if isinstance(value, ast.Name)}

@@ -4,6 +4,7 @@
 
 import ast
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import Gone, Perhaps, Static, is_literal, literal
@@ -55,9 +56,8 @@ class Rewriter(ast.NodeTransformer):
         if self.reader.is_read(call) or frame.msrl_call(call) is not None:
             return self.reader.operand(self.reader.expression(call), call, self.reads)
         reader = self.reader
-        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.perhaps.got)
-        made = (*made, reader.sequences.reduced)
-        for read in (reader.grown.called, reader.each, *made):
+        made = (reader.record, reader.field_by_name, reader.sequences.made, reader.sequences.chosen)
+        for read in (reader.grown.called, reader.each, *made, reader.perhaps.got):
             if (struct := read(call)) is not None:
                 return self.reader.operand(struct, call, self.reads)
         args: list[ast.expr] = []
@@ -65,6 +65,8 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
                 values = self.reader.elements([arg])
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
+            elif isinstance(arg, ast.GeneratorExp) and self._takes_at_once(call):
+                args.append(self._each(arg))
             elif self._arranges(arg):  # `sum(map(f, xs))`
                 found = self.reader.sequences.iterated(arg)
                 args.append(self.reader.operand(found, arg, self.reads))
@@ -76,21 +78,24 @@ class Rewriter(ast.NodeTransformer):
             return self._call("extreme", ast.Constant(name), *args)
         keywords: list[ast.keyword] = []
         for item in call.keywords:
-            if item.arg is None:
-                entries = self.reader.named([item]).items()
-                given = ((n, self.reader.operand(v, item.value, self.reads)) for n, v in entries)
-                keywords += [ast.keyword(name, value) for name, value in given]
-            else:
+            known = item.arg is None and reader.is_dictionary(item.value)
+            for key, value in reader.named([item]).items() if known else ():
+                keywords.append(ast.keyword(key, reader.operand(value, item.value, self.reads)))
+            if not known:
                 keywords.append(ast.keyword(item.arg, self.visit(item.value)))
         return ast.Call(self.visit(call.func), args, keywords)
+
+    def _takes_at_once(self, call: ast.Call) -> bool:
+        """Returns whether a call of a function of Python takes all values of a generator."""
+        function = self.reader.frame.static(call.func)[1]
+        return isinstance(function, (type, BuiltinFunctionType))
 
     def _arranges(self, node: ast.expr) -> bool:
         """Returns whether an expression is `map(f, xs)`, or such, of parts that are known."""
         if not isinstance(node, ast.Call):
             return False
-        kind, parts = self.reader.frame.static(node.func)[1], list(node.args)
-        if kind is map:
-            parts = parts[1:]
+        kind = self.reader.frame.static(node.func)[1]
+        parts = node.args[1:] if kind is map else node.args
         several = kind in (map, zip, reversed, sorted) and bool(parts)
         return several and all(map(self.reader.is_tuple, parts))
 
@@ -159,7 +164,7 @@ class Rewriter(ast.NodeTransformer):
         holds = self.reader.frame.holds(node)
         if holds is not None:
             return ast.Constant(holds)
-        if (known := self.reader.grown.condition(node)) is not None:
+        if (known := self.reader.grown.condition(node, self.reads)) is not None:
             return known
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             operand = self.condition(node.operand)
@@ -188,6 +193,19 @@ class Rewriter(ast.NodeTransformer):
         self.reader.choices -= 1
         return rewritten
 
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:  # noqa: N802
+        if not isinstance(node.value, ast.GeneratorExp):
+            return self.generic_visit(node)
+        return ast.Starred(self._each(node.value), node.ctx)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Any:  # noqa: N802
+        self.reader.frame.fail(
+            node,
+            "a generator that is kept",
+            "its values are computed when they are taken, and only once: make a list of it, "
+            f"[{ast.unparse(node)[1:-1]}]",
+        )
+
     def _refuse(self, node: ast.expr) -> Any:
         names = {
             ast.Lambda: "a lambda",
@@ -198,7 +216,7 @@ class Rewriter(ast.NodeTransformer):
         }
         self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
 
-    visit_ListComp = visit_GeneratorExp = _each  # noqa: N815
+    visit_ListComp = _each  # noqa: N815
     visit_Lambda = visit_SetComp = _refuse  # noqa: N815
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 

@@ -7,8 +7,6 @@ import dataclasses
 import enum
 import functools
 import inspect
-import itertools
-import linecache
 import math
 import symtable
 from collections.abc import Callable, Iterator
@@ -29,15 +27,14 @@ SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `i
   that counts its turns up to a known number, and `break` in these"""
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
 PURE |= {all, any, dict, divmod, enumerate, filter, frozenset, list, map, range, repr, reversed}
-PURE |= {set, sorted, zip, functools.reduce, itertools.chain, itertools.product}
+PURE |= {set, sorted, zip, functools.reduce}
 PURE |= {dataclasses.asdict, dataclasses.astuple, dataclasses.fields}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
 CALLING = (filter, functools.reduce, map, max, min, sorted)
 """Pure functions that call what they are given."""
-OF_PLAIN = frozenset(
-    "capitalize copy count endswith format get index isdigit items join keys lower lstrip removeprefix "
-    "removesuffix replace rpartition rsplit rstrip split startswith strip title upper values".split()
-)
+OF_PLAIN = {name for kind in (str, list, dict) for name in dir(kind) if name[0] != "_"}
+OF_PLAIN -= {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "sort"}
+OF_PLAIN -= {"setdefault", "update"}
 """Methods of texts, lists and dictionaries that change nothing."""
 BUILTINS = frozenset(dir(builtins))
 LISTING_METHODS = ("get_parameters", "trainable_params")
@@ -149,6 +146,8 @@ class Frame:
         node: the statement being read.
         outermost: the statement of the function's own body that this is in.
         arrays: variables that hold an array or a tuple, and never None.
+        tuples: those that hold a tuple of a length not known now, or a loss's one mean.
+        widths: how many parts these have, where it is written.
         around: the function of the file in which this one stands; None: it is one itself.
         sizes_of: returns the first sizes of a variable, as far as they are known.
     """
@@ -172,6 +171,8 @@ class Frame:
     node: ast.AST = field(default_factory=ast.Pass)
     outermost: ast.stmt = field(default_factory=ast.Pass)
     arrays: set[str] = field(default_factory=set)
+    tuples: set[str] = field(default_factory=set)
+    widths: dict[str, int] = field(default_factory=dict)
     around: Any = None
     sizes_of: Callable[[str], tuple[int, ...] | None] = lambda _: None
 
@@ -246,9 +247,9 @@ class Frame:
                         return False, None
                     if function in CALLING and callable(value) and not _is_pure(value):
                         return False, None
-            elif isinstance(part, (ast.Lambda, ast.NamedExpr, ast.Starred, ast.Slice)):
-                return False, None
-            elif hasattr(part, "in_change"):  # an entry that a `defaultdict` may have to make
+            elif isinstance(part, (ast.Lambda, ast.NamedExpr, ast.Starred, ast.Slice)) or (
+                hasattr(part, "in_change")  # an entry that a `defaultdict` may have to make
+            ):
                 return False, None
             elif isinstance(part, ast.Name):
                 struct = self.names.get(part.id)
@@ -351,6 +352,8 @@ class Frame:
             return is_none
         if (of_all := self._any_or_all(condition)) is not None:
             return of_all
+        if (is_kind := self._is_instance(condition)) is not None:
+            return is_kind
         if (asked := self.asked(condition)) is not None:
             name, key, there = asked
             entries = self.names[name]
@@ -427,6 +430,28 @@ class Frame:
             return None
         none = isinstance(other, ast.Constant) and other.value is None
         return isinstance(condition.ops[0], ast.IsNot) if none else None
+
+    def _is_instance(self, condition: ast.expr) -> bool | None:
+        """Decides `isinstance(x, tuple)` of what is no constant; returns None otherwise."""
+        match condition:
+            case ast.Call(ast.Name("isinstance"), [given, kind], []):
+                struct, (known, wanted) = self.part(given), self.static(kind)
+            case _:
+                return None
+        if not known or struct is None or isinstance(struct, Static):
+            return None
+        from mindspore import Tensor  # noqa: PLC0415
+
+        kind_of: type = list if isinstance(struct, Listed) else tuple
+        if isinstance(struct, Record):
+            kind_of = struct.kind
+        elif isinstance(struct, dict):
+            kind_of = dict
+        elif isinstance(struct, Var) and self.widths.get(struct.name, 1) == 1:
+            if struct.name not in self.arrays - self.tuples:
+                return None
+            kind_of = Tensor
+        return issubclass(kind_of, wanted)
 
     def known(self, node: ast.expr) -> Any:
         """Returns the value of an expression that must be known at compile time."""
@@ -622,14 +647,8 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
         definition = statement_in(lines)
     except SyntaxError:  # part of a longer expression
         definition = ast.Pass(lineno=1, col_offset=0)
-    if function.__name__ == LAMBDA and (found := _lambda(function)) is not None:
-        frame.lines, frame.first_line = linecache.getlines(frame.file), 1
-        body = [ast.copy_location(ast.Return(found.body), found.body)]
-        made = ast.FunctionDef("lambda_", found.args, body, [], None)
-        definition = ast.fix_missing_locations(ast.copy_location(made, found))
     if not isinstance(definition, ast.FunctionDef):
-        hint = "write it with `def`, or as a lambda that is alone in its line"
-        frame.fail(definition, "a function that is not a plain `def`", hint)
+        frame.fail(definition, "a function that is not a plain `def`")
     decorators = [ast.unparse(decorator) for decorator in definition.decorator_list]
     if function is not given or not {*decorators} <= {"staticmethod", "classmethod"}:
         frame.fail(
@@ -642,26 +661,6 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
             name = ast.copy_location(ast.Name("iter", ast.Load()), call)
             call.args = [ast.copy_location(ast.Call(name, call.args, []), call)]  # type: ignore
     return frame, definition
-
-
-LAMBDA = "<lambda>"
-
-
-def _lambda(function: Any) -> ast.Lambda | None:
-    """Finds a lambda in its file, by its line and its code; None if two are alike."""
-    tree = ast.parse("".join(linecache.getlines(inspect.getsourcefile(function) or "")))
-    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    line, own, found = function.__code__.co_firstlineno, _code(function.__code__), []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Lambda) and node.lineno <= line <= (node.end_lineno or 0):
-            alone = ast.Module([*imports, ast.copy_location(ast.Expr(node), node)], [])  # code goes by both
-            codes = compile(alone, "?", "exec").co_consts
-            found += [node] if own in map(_code, filter(inspect.iscode, codes)) else []
-    return found[0] if len({*map(ast.dump, found)}) == 1 else None
-
-
-def _code(code: Any) -> tuple:
-    return code.co_code, code.co_consts, code.co_names, code.co_varnames
 
 
 def _takes_first_parameter(node: ast.AST) -> bool:

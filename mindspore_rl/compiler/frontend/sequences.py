@@ -2,9 +2,10 @@
 
 import ast
 import copy
+import enum
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
@@ -19,19 +20,17 @@ from mindspore_rl.compiler.frontend.scope import (
     constant,
     is_array,
     is_cell,
+    variables,
 )
 from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
 
-ITERATORS = (enumerate, list, map, range, reversed, sorted, tuple, zip)
-OF_PARTS = tuple(
-    getattr(itertools, name)
-    for name in (
-        "chain combinations combinations_with_replacement islice pairwise permutations product "
-        "zip_longest"
-    ).split()
+ITERATORS = (enumerate, filter, list, map, range, reversed, sorted, tuple, zip)
+ITERTOOLS = (
+    *(itertools.chain, itertools.combinations, itertools.islice, itertools.pairwise),
+    *(itertools.permutations, itertools.product, itertools.repeat, itertools.zip_longest),
 )
-"""Functions of `itertools` that arrange parts, whatever these are."""
-KNOWN_TYPES = (tuple, list, range, dict)
+"""Python's own go over the parts of what is known; a number among their arguments is one."""
+KNOWN_TYPES = (tuple, list, range, dict, str, enum.EnumMeta)
 KNOWN = (
     "its length must be known now: a tuple, a list, range(n), the steps of a batch, or zip, "
     "enumerate,\n  reversed and d.items() of such; unpack first what a function returns: a, b = "
@@ -120,15 +119,8 @@ class Sequences:
     def iterated(self, call: ast.Call) -> tuple[Struct, ...] | None:
         """Reads `zip(a, b)` and such; returns None for any other call."""
         kind = self.draft.frame.static(call.func)[1]
-        if any(kind is one for one in OF_PARTS):
-            given: list[Any] = []
-            for struct in self._spread(call.args, "`itertools` over this"):
-                given.append(struct.value if isinstance(struct, Static) else struct)
-            named = {str(k.arg): self.draft.frame.known(k.value) for k in call.keywords}
-            return tuple(
-                part if isinstance(part, (tuple, dict, Var, Static)) else Static(part)
-                for part in kind(*given, **named)
-            )
+        if any(kind is one for one in ITERTOOLS) or kind == itertools.chain.from_iterable:
+            return self._by_python(kind, call)
         if not any(kind is one for one in ITERATORS):
             return None
         if kind is sorted:
@@ -150,69 +142,128 @@ class Sequences:
             return self.comprehended(call.args[0])
         if kind is map:
             return self._mapped(call)
+        if kind is filter:
+            return self._filtered(call)
         found = self.of(call.args[0], f"`{kind.__name__}` of this in a loop")
         return found[::-1] if kind is reversed else found
+
+    def _by_python(self, kind: Any, call: ast.Call) -> tuple[Struct, ...]:
+        """Reads `chain(a, b)` and others of itertools over parts."""
+        frame, what = self.draft.frame, f"`{ast.unparse(call.func)}` of this"
+        named = {str(item.arg): frame.known(item.value) for item in call.keywords}
+        args: list[Any] = []
+        for place, arg in enumerate(call.args):
+            known, value = frame.static(arg)
+            if kind is itertools.repeat and not place:
+                args.append(self.reader.expression(arg))
+            elif known and (value is None or isinstance(value, int)):
+                args.append(value)
+            else:
+                args.append(self.of(arg, what))
+        self.draft.temporary -= {var.name for var in variables(tuple(args))}  # read several times
+        if kind == itertools.chain.from_iterable:
+            args = [[self._parts_of(part, call, what) for part in args[0]]]
+        if kind is itertools.repeat and len(args) < 2 and not named:
+            self.draft.fail(call, "`repeat` without an end", "say how often: repeat(x, n)")
+        found = kind(*args, **named)
+        return tuple(part if part is not None else Static(None) for part in found)
+
+    def _parts_of(self, value: Struct, node: ast.expr, construct: str) -> tuple[Struct, ...]:
+        if isinstance(value, Static) and isinstance(value.value, KNOWN_TYPES):
+            return tuple(map(Static, value.value))
+        if not is_sequence(value):
+            self.draft.fail(node, construct, KNOWN)
+        return value  # type: ignore[no-any-return]
+
+    def caller(self, function: ast.expr) -> Callable[..., Struct]:
+        """Returns what reads a call of a function with some values."""
+        frame = self.draft.frame
+        own = self.reader.expression(function) if isinstance(function, ast.Lambda) else None
+        called = function if own is None else ast.Name("mapped", ast.Load())
+
+        def call(*values: Struct) -> Struct:
+            before, given = frame.names, {f"part_{k}": value for k, value in enumerate(values)}
+            frame.names = {**before, **given} | ({} if own is None else {"mapped": own})
+            args: list[ast.expr] = [ast.Name(name, ast.Load()) for name in given]
+            made = ast.copy_location(ast.Call(called, args, []), function)
+            try:
+                return self.reader.expression(ast.fix_missing_locations(made))
+            finally:
+                frame.names = before
+
+        return call
 
     def _mapped(self, call: ast.Call) -> tuple[Struct, ...]:
         """Reads `map(f, xs)` as a call of f for each part."""
         parts = [self.of(arg, "`map` over this") for arg in call.args[1:]]
+        read = self.caller(call.args[0])
         with self.draft.turns(min(map(len, parts), default=0)):
-            return tuple(self._called(call.args[0], *each) for each in zip(*parts, strict=False))
+            return tuple(read(*each) for each in zip(*parts, strict=False))
 
-    def reduced(self, call: ast.Call) -> Struct | None:
-        """Reads `functools.reduce(f, xs)` as calls of f; returns None for any other call."""
-        if self.draft.frame.static(call.func)[1] is not functools.reduce or call.keywords:
-            return None
-        parts = self.of(call.args[1], "`reduce` over this")
-        parts = (*map(self.reader.expression, call.args[2:]), *parts)
-        if not parts:
-            self.draft.fail(call, "`reduce` of nothing", "give it a first value")
-        value = parts[0]
-        with self.draft.turns(len(parts) - 1):
-            for part in parts[1:]:
-                value = self._called(call.args[0], value, part)
-        return value
+    def _filtered(self, call: ast.Call) -> tuple[Struct, ...]:
+        """Reads `filter(f, xs)` by what f gives now."""
+        parts, function = self.of(call.args[1], "`filter` of this"), call.args[0]
+        itself = ast.parse("lambda part: part", mode="eval").body
+        plain = isinstance(function, ast.Constant)  # `filter(None, xs)`
+        function = ast.copy_location(itself, function) if plain else function
+        keys = self._known_of(ast.fix_missing_locations(function), parts, "`filter` by")
+        return tuple(itertools.compress(parts, keys))
 
-    def _called(self, function: ast.expr, *given: Struct) -> Struct:
-        """Reads a call of a function with these arguments."""
-        before, names = dict(self.draft.frame.names), [f"part_{k}" for k in range(len(given))]
-        try:
-            if isinstance(function, ast.Lambda):
-                self.draft.frame.names["mapped"] = self.reader.expression(function)
-                function = ast.copy_location(ast.Name("mapped", ast.Load()), function)
-            self.draft.frame.names |= dict(zip(names, given, strict=True))
-            args: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
-            one = ast.copy_location(ast.Call(function, args, []), function)
-            return self.reader.expression(ast.fix_missing_locations(one))
-        finally:
-            self.draft.frame.names = before
+    def _known_of(self, function: ast.expr, parts: tuple[Struct, ...], what: str) -> list[Any]:
+        """Returns what a function gives for each part, which must be known now."""
+        found = tuple(map(self.caller(function), parts))
+        if not all(isinstance(one, Static) or constant(one) is not None for one in found):
+            self.draft.fail(function, f"{what} what is known only at run time", KNOWN)
+        return list(map(constant, found))
+
+    def _keys(self, call: ast.Call, parts: tuple[Struct, ...], name: str) -> list[Any]:
+        """Returns what `sorted`, `max` and `min` compare: by `key`, or the parts themselves."""
+        key = next((item.value for item in call.keywords if item.arg == "key"), None)
+        if key is not None and not isinstance(key, ast.Constant):
+            return self._known_of(key, parts, f"`{name}` by")
+        firsts = [part[0] if _is_pair(part) else part for part in parts]  # of `d.items()`
+        found = [one.value for one in firsts if isinstance(one, Static)]
+        if len(found) < len(parts) or (firsts != list(parts) and len({*found}) < len(parts)):
+            self.draft.fail(call, f"`{name}` of what is known only at run time", KNOWN)
+        return found
 
     def _sorted(self, call: ast.Call) -> tuple[Struct, ...]:
-        """Reads `sorted(xs)`, also of `d.items()`, by what is known of its parts now."""
+        """Reads `sorted(xs, key=f)`, whose order is known now."""
         parts = self.of(call.args[0], "`sorted` of this")
-        named = {item.arg: item.value for item in call.keywords}
-        keys = [part[0] if isinstance(part, tuple) and part else part for part in parts]
-        if "key" in named:
-            keys = [self._called(named["key"], part) for part in parts]
-        known = [constant(key) for key in keys]
-        firsts = any(key is not part for key, part in zip(keys, parts, strict=True))
-        if None in known or (firsts and "key" not in named and len({*known}) < len(known)):
-            self.draft.fail(call, "`sorted` of what is known only at run time", KNOWN)
-        turned = "reverse" in named and bool(self.draft.frame.known(named["reverse"]))
-        order = sorted(range(len(parts)), key=known.__getitem__, reverse=turned)
+        keys = self._keys(call, parts, "sorted")
+        turned = (self.draft.frame.known(k.value) for k in call.keywords if k.arg == "reverse")
+        order = sorted(range(len(parts)), key=keys.__getitem__, reverse=next(turned, False))
         return tuple(parts[place] for place in order)
 
-    def _spread(self, nodes: list[ast.expr], construct: str) -> list[Struct]:
-        """Reads arguments that are sequences, or known; of `*xs` each part is one."""
-        found: list[Struct] = []
-        for node in nodes:
-            if isinstance(node, ast.Starred):
-                found += self.of(node.value, construct)
-                continue
-            known, value = self.draft.frame.static(node)
-            alone = known and not isinstance(value, KNOWN_TYPES)
-            found.append(Static(value) if alone else self.of(node, construct))
-        return found
+    def chosen(self, call: ast.Call) -> Struct | None:
+        """Reads `reduce(f, xs)`, and `max` and `min` by a key; returns None for any other call."""
+        kind = self.draft.frame.static(call.func)[1]
+        if kind is functools.reduce and not call.keywords:
+            return self._reduced(call)
+        if kind not in (max, min) or not any(item.arg == "key" for item in call.keywords):
+            return None
+        parts = self.of(call.args[0], f"`{kind.__name__}` of this")
+        keys = self._keys(call, parts, kind.__name__)
+        return parts[kind(range(len(parts)), key=keys.__getitem__)]
+
+    def _reduced(self, call: ast.Call) -> Struct:
+        """Reads `reduce(f, xs, first)`: as calls of f, but over what a function returns."""
+        function, over, *first = call.args
+        made = isinstance(over, (ast.ListComp, ast.GeneratorExp))
+        whole = self.unread(over) if made else None  # type: ignore[arg-type]
+        if whole is not None:
+            (text,), reads = self.reader.texts([(whole, *map(self.reader.expression, first))], call)
+            called = ast.unparse(self.reader.substituted(function, reads))
+            folded = self.draft.imported("mindspore_rl.rl.operators", "folded")
+            return self.draft.result("glue", f"{folded}({called}, *{text})", reads)
+        if (parts := self.starred(over)) is None:
+            parts = self.of(over, "`reduce` of this")
+        found = [*map(self.reader.expression, first), *parts]
+        if not found:
+            self.draft.fail(call, "`reduce` of no parts, without a first value,", KNOWN)
+        read = self.caller(function)
+        with self.draft.turns(len(found)):
+            return functools.reduce(read, found)
 
     def _zipped(self, call: ast.Call, strict: bool) -> list[tuple[Struct, ...]]:
         """Reads the arguments of `zip`.
@@ -220,10 +271,9 @@ class Sequences:
         A loss's results, and an array with an unknown number of rows, are as long as the others.
         """
         if any(isinstance(arg, ast.Starred) for arg in call.args):
-            found = self._spread(call.args, "`zip` of this")
-            if not all(map(is_sequence, found)):
-                self.draft.fail(call, "`zip` of this", KNOWN)
-            return found
+            given = tuple(self.reader.elements(call.args))
+            self.draft.temporary -= {var.name for var in variables(given)}
+            return [self._parts_of(part, call, "`zip` of this") for part in given]
         frame, uncounted = self.draft.frame, dict[ast.expr, tuple[Var, bool]]()
         for arg in call.args:
             inner = arg
@@ -232,16 +282,16 @@ class Sequences:
             value, turned = frame.part(inner), inner is not arg
             if isinstance(value, Var) and self._is_uncounted(value, turned, strict):
                 uncounted[arg] = value, turned
-        each = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
-        if not each:
+        found = {arg: self.of(arg, "`zip` of this") for arg in call.args if arg not in uncounted}
+        if not found:
             return [self.of(arg, "`zip` of this") for arg in call.args]
-        least = min(map(len, each.values()))
+        least = min(map(len, found.values()))
         for arg, (value, turned) in uncounted.items():
             self.draft.temporary.discard(value.name)  # it is read several times
             places = (-1 - k if turned else k for k in range(least))
-            rows = (self.draft.result("glue", f"{value.name}[{k}]", (value.name,)) for k in places)
-            each[arg] = self.draft.unpack(value, least) if strict else tuple(rows)
-        return [each[arg] for arg in call.args]
+            each = (self.draft.result("glue", f"{value.name}[{k}]", (value.name,)) for k in places)
+            found[arg] = self.draft.unpack(value, least) if strict else tuple(each)
+        return [found[arg] for arg in call.args]
 
     def _is_uncounted(self, value: Var, turned: bool, strict: bool) -> bool:
         """Returns whether nothing tells now how many parts a result or an array has."""
@@ -336,6 +386,12 @@ class Sequences:
                     )
                 if all(holds):
                     yield from self._elements(made, loops[1:])
+
+
+def _is_pair(struct: Struct) -> bool:
+    """Returns whether a value is a known key with any other value, as in `d.items()`."""
+    pair = isinstance(struct, tuple) and len(struct) == 2
+    return pair and isinstance(struct[0], Static)
 
 
 def is_cells(struct: Struct) -> bool:
@@ -479,8 +535,11 @@ def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
 
 
 def _draws(name: str | None) -> bool:
-    """Returns whether a call of `msrl` draws random numbers, which no unrolled loop can have."""
-    return name == "minibatches" or (name in OPERATIONS and OPERATIONS[name].draws)
+    """Returns whether a call of `msrl` draws random numbers or has a mark, for unrolled loops."""
+    if name not in OPERATIONS:
+        return name == "minibatches"
+    row = OPERATIONS[name]
+    return row.draws or (name not in UNROLLED and bool(row.takes or row.gives))
 
 
 Block = tuple[tuple[ast.AST, str], ...]
