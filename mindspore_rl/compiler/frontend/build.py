@@ -450,6 +450,8 @@ class _Builder(ExpressionReader):
                     "each branch return,\n  or assign the result to a name and return that at last",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
+        elif isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
+            pass  # Python would refuse to read the name
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
             if isinstance(node, ast.While) and node.orelse:

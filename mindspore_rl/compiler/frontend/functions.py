@@ -258,7 +258,7 @@ class Functions:
 
     def _check_result(self, function: Any, node: ast.expr) -> None:
         """Refuses a loss that returns a dictionary."""
-        tree = _tree_of(function) if self._role == "a loss" else None
+        tree = tree_of(function) if self._role == "a loss" else None
         found = [] if tree is None else own_nodes(tree)
         for made in (node for node in found if isinstance(node, ast.Return)):
             parts: list[Any] = getattr(made.value, "elts", [made.value])
@@ -393,7 +393,7 @@ class Functions:
         )
 
 
-def _tree_of(function: Any) -> Any:
+def tree_of(function: Any) -> Any:
     """Returns the tree of a function; None if it has no source."""
     if isinstance(function, Inner):
         return function.tree
@@ -409,7 +409,7 @@ def width(function: Any) -> int | None:
 
     `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return None
     values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
@@ -419,7 +419,7 @@ def width(function: Any) -> int | None:
 
 def gives_one(function: Any) -> bool:
     """Returns whether a function surely gives one array: an operator's result, in each `return`."""
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return False
     values: list[Any] = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values

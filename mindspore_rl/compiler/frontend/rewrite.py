@@ -42,13 +42,9 @@ class Rewriter(ast.NodeTransformer):
         field = self.reader.frame.part(attribute)
         if field is not None:
             return self.reader.operand(field, attribute, self.reads)
-        if isinstance(self.reader.frame.part(attribute.value), tuple):
-            self.reader.frame.fail(
-                attribute,
-                f"`{attribute.attr}` of a list",
-                "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend "
-                "and reverse,\n  each on a line of its own",
-            )
+        if isinstance(owner := self.reader.frame.part(attribute.value), (tuple, dict)):
+            kind = "dictionary" if isinstance(owner, dict) else "list"
+            self.reader.frame.fail(attribute, f"`{attribute.attr}` of a {kind}", METHODS[kind])
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
     def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
@@ -73,6 +69,9 @@ class Rewriter(ast.NodeTransformer):
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
             elif isinstance(arg, ast.GeneratorExp) and self._takes_at_once(call):
                 args.append(self._each(arg))
+            elif self._arranges(arg):  # `sum(map(f, xs))`
+                found = self.reader.sequences.iterated(arg)
+                args.append(self.reader.operand(found, arg, self.reads))
             else:
                 args.append(self.visit(arg))
         if (kind := self._number(call)) is not None:
@@ -92,6 +91,15 @@ class Rewriter(ast.NodeTransformer):
         """Returns whether a call of a function of Python takes all values of a generator."""
         function = self.reader.frame.static(call.func)[1]
         return isinstance(function, (type, BuiltinFunctionType))
+
+    def _arranges(self, node: ast.expr) -> bool:
+        """Returns whether an expression is `map(f, xs)`, or such, of parts that are known."""
+        if not isinstance(node, ast.Call):
+            return False
+        kind = self.reader.frame.static(node.func)[1]
+        parts = node.args[1:] if kind is map else node.args
+        several = kind in (map, zip, reversed, sorted) and bool(parts)
+        return several and all(map(self.reader.is_tuple, parts))
 
     def _number(self, call: ast.Call) -> str | None:
         """Returns the kind of number of `float(x)`, which MindSpore cannot join in branches."""
@@ -215,6 +223,12 @@ class Rewriter(ast.NodeTransformer):
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 
 
+METHODS = {
+    "list": "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend, pop, "
+    "clear and\n  reverse, each on a line of its own",
+    "dictionary": "take its entries, d[key], d.items() and d.values(); it changes by d[key] = x, "
+    "update, pop and clear,\n  each on a line of its own",
+}
 OWNERS = ("trainer", "actor", "learner")
 _IN_CELL = {owner: Expr(f"self.{owner}") for owner in OWNERS}
 
