@@ -245,7 +245,7 @@ class ExpressionReader:
         if self.frame.static(node.func)[1] is not collections.defaultdict or not node.args:
             return None
         given = [(None, arg) for arg in node.args[1:]]
-        made = Entries.of(self._dict(given + [(k.arg, k.value) for k in node.keywords]))
+        made = Entries.of(self.dictionary(given + [(k.arg, k.value) for k in node.keywords]))
         made.default = node.args[0]
         return made
 
