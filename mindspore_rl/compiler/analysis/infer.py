@@ -95,7 +95,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
 def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Returns the cache name of a program's findings; empty if it has no unique fingerprint."""
     algorithm = program.algorithm
-    small, cls = smaller_trainers(trainer, PROBE_ENVS, algorithm)[0], type(trainer)
+    small, cls = next(smaller_trainers(trainer, PROBE_ENVS, algorithm)), type(trainer)
     kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows", "dataset_transitions")
     each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
     parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
@@ -117,7 +117,8 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
     job, config = read(trainer), trainer.config
     with GrowingEnvironment(config.env, trainer.spec.in_graph, config.seed) as shared:
-        few, more = smaller_trainers(trainer, PROBE_ENVS, program.algorithm)
+        trainers = smaller_trainers(trainer, PROBE_ENVS, program.algorithm)
+        few, more = next(trainers), next(trainers)
         small = _probed(WatchfulProbe, few, job, program.algorithm, shared)
         large = _probed(Probe, more, job, program.algorithm, shared)
     programs, counts = (small.program, large.program), (small.num_envs, large.num_envs)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -125,23 +125,20 @@ def returned_at(function: Any) -> str:
     return f"{file}:{first + places[-1]}: {lines[places[-1]].strip()}"
 
 
-def smaller_trainers(trainer: Any, numbers: Iterable[int], algorithm: str) -> list[Any]:
-    """Makes two trainers of the same class, with the first numbers of environments it takes.
+def smaller_trainers(trainer: Any, numbers: Iterable[int], algorithm: str) -> Iterator[Any]:
+    """Yields trainers of the same class, with the numbers of environments that its Config takes.
 
     Raises:
-        ProgramError: its Config refuses the numbers, or a trainer cannot be made.
+        ProgramError: it takes no more of them, or a trainer cannot be made.
     """
-    found: list[Any] = []
     refused: list[tuple[int, Exception]] = []
     for num_envs in numbers:
         try:
             smaller = replace(trainer.config, num_envs=num_envs)
         except (ValueError, TypeError) as error:
             refused.append((num_envs, error))
-            continue
-        found.append(make_trainer(type(trainer), smaller, trainer.spec))
-        if len(found) == 2:
-            return found
+        else:
+            yield make_trainer(type(trainer), smaller, trainer.spec)
     first, why = refused[0]
     raise ProgramError(
         f"{algorithm} is analysed with num_envs={first} and more, which its Config refuses: {why}"
