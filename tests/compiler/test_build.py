@@ -68,7 +68,7 @@ REFUSED = {
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"
-    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` may end",
+    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` or `return` may end",
     "first, ^*others = ops.split(reward, 1)": "of a value whose length is not known now",
     "^a, b, *c = (reward,)": "3 names for 1 value(s)",
     "target = ^[x for x in (reward,) if msrl.mean(x) > 0][0]": "a comprehension with a condition",

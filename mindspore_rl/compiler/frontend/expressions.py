@@ -124,7 +124,7 @@ class ExpressionReader:
         if isinstance(node, ast.Name) and node.id in self.frame.names:
             struct = self.frame.names[node.id]
             if isinstance(struct, Gone):
-                self.frame.fail(node, f"{struct.why} (`{node.id}`)")
+                self.frame.fail(node, f"{struct.why} (`{node.id}`)", struct.way)
             constant_array = isinstance(struct, Static) and is_array(struct.value)
             return None if constant_array and not is_parameter(struct.value) else struct
         if isinstance(node, ast.Tuple) and (joined := self._joined(node)) is not None:

@@ -70,9 +70,10 @@ class Static:
 
 @dataclass(frozen=True)
 class Gone:
-    """A name that must not be read any more, with the reason."""
+    """A name that must not be read any more, with the reason, and what to write instead."""
 
     why: str
+    way: str = ""
 
 
 @dataclass(frozen=True)
