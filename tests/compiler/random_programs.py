@@ -390,13 +390,52 @@ def _learn(rng, keeps, helpers, carried, drawn):
     return [*writer.lines, ""]
 
 
-def _train(rng, keeps, carried, drawn):
-    lines = ["class RandomTrainer(SmallTrainer):", "    Learn = Learn", ""]
+SHAPED = """    def shaped(self, reward, obs, by=0.1, *, low=None):
+        if low is not None:
+            reward = ops.maximum(reward, low)
+        for k in (1.0, 0.5):
+            reward = reward + by * k * obs[:, 1]
+        return reward, {"obs": obs, "by": by}
+"""
+MEMORIES = (
+    (
+        "memory = Pair(0.0 * obs, two=ops.zeros((self.config.num_envs,)))",
+        ("memory = Pair(0.5 * memory.one + obs, two=memory.two + reward)",
+         "over = ops.logical_or(ended, cut)",
+         "memory = memory._replace(two=ops.where(over, ops.zeros_like(memory.two), memory.two))",
+         "reward = reward + 0.1 * memory.two - 0.05 * memory.one.sum(-1)"),
+    ),
+    (
+        "memory = [0.0 * obs, 0.5 * obs]",
+        ("memory = [*memory[1:], obs]",
+         "reward = reward + 0.1 * sum(x.sum(-1) for x in memory)",
+         "for old, new in zip(memory, memory[1:]):",
+         "    reward = reward - 0.2 * (new - old)[:, 0]"),
+    ),
+    (
+        'memory = {"seen": 0.0 * obs, "count": ops.zeros((self.config.num_envs,))}',
+        ('memory["count"] = memory["count"] + 1.0',
+         'memory |= {"seen": 0.9 * memory["seen"] + 0.1 * next_obs}',
+         'reward = reward + memory["seen"][:, 2] / memory["count"]',
+         'if t == 2:',
+         '    memory["count"] = 0.5 * memory["count"]'),
+    ),
+)  # fmt: skip
+
+
+def _train(rng, keeps, carried, drawn, asynchronous):
+    lines = ["class RandomTrainer(SmallTrainer):", "    Learn = Learn", "", SHAPED]
     lines += ["    def train(self, msrl):", "        obs = msrl.env_reset()"]
     lines += [f"        {name} = {value}" for name, value in carried.items()]
     income, several, late = (rng.random() < 0.4 for _ in range(3))
     if income:
         lines += ["        income = ops.zeros((self.config.num_envs,))"]
+    memory = rng.choice((None, None, *MEMORIES))
+    if memory:
+        lines += [f"        {memory[0]}"]
+    counts = not asynchronous and rng.random() < 0.3
+    if counts:
+        lines += ['        counts = {"updates": 0.0, "late": 0.0}']
     lines += ["        for _ in msrl.iterations():"]
     step = rng.choice(("for t in msrl.steps():", "for t in range(4):"))
     lines += [f"            {step}", "                action = msrl.agent_act(obs)"]
@@ -406,6 +445,12 @@ def _train(rng, keeps, carried, drawn):
         lines += ["                income = reward + 0.9 * income"]
         lines += ["                income = ops.where(ended, ops.zeros_like(income), income)"]
         shaped = "0.2 * income + reward"
+    if memory:
+        lines += [f"                {line}" for line in memory[1]]
+    if rng.random() < 0.3:
+        given = rng.choice(("reward, next_obs", "reward, by=0.2, obs=obs, low=-1.0"))
+        lines += [f"                reward, told = self.shaped({given})"]
+        lines += ['                reward = reward + told["by"] * told["obs"][:, 0]']
     if rng.random() < 0.4:
         lines += ["                if t % 2 == 1:", "                    reward = 0.5 * reward"]
     if rng.random() < 0.3:
@@ -426,15 +471,19 @@ def _train(rng, keeps, carried, drawn):
     arguments = ", ".join(["batch", *carried])
     taken = "(" + "".join(f"{name}, " for name in carried) + ")" if carried else "_nothing"
     learn = f"metrics, {taken} = msrl.agent_learn({arguments})"
+    if counts:
+        lines += ['            counts["updates"] += 1.0', "            if msrl.env_steps() >= 16:"]
+        lines += ['                counts["late"] = counts["updates"] + msrl.mean(batch.reward)']
+    more = "{**metrics, **counts}" if counts else "metrics"
     if late and not keeps:
         lines += ["            top = msrl.max(batch.reward)"]
         lines += ["            if msrl.env_steps() >= 16:", f"                {learn}"]
         lines += ['                top = metrics["m0"]', '            msrl.report({"top": top})']
     elif several:
         lines += ["            for _ in range(2):", f"                {learn}"]
-        lines += ["            msrl.report(metrics)"]
+        lines += [f"            msrl.report({more})"]
     else:
-        lines += [f"            {learn}", "            msrl.report(metrics)"]
+        lines += [f"            {learn}", f"            msrl.report({more})"]
     return [*lines, ""]
 
 
@@ -453,5 +502,5 @@ def program(seed, asynchronous=False):
     lines = [line for name in helpers for line in _helper(rng, name)]
     drawn = keeps and asynchronous
     lines += _learn(rng, keeps, helpers, list(carried), drawn)
-    train = _train(rng, keeps, carried, drawn)
+    train = _train(rng, keeps, carried, drawn, asynchronous)
     return HEAD.format(seed=seed) + "\n".join([*lines, "", *train])

@@ -714,7 +714,7 @@ def _is_first(index: ast.expr) -> bool:
 
 @functools.cache
 def makes_dict(function: Any) -> bool:
-    """Returns whether a function returns a dictionary that it makes, which no array holds."""
+    """Returns whether a function returns a dictionary that it makes, also as part of a tuple."""
     if (tree := tree_of(function)) is None:
         return False
     nodes = list(own_nodes(tree))
@@ -725,7 +725,8 @@ def makes_dict(function: Any) -> bool:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    found = [node.value for node in nodes if isinstance(node, ast.Return)]
+    results = [node.value for node in nodes if isinstance(node, ast.Return)]
+    found = [p for one in results for p in (one.elts if isinstance(one, ast.Tuple) else [one])]
     return any(_is_dict(one) or (isinstance(one, ast.Name) and one.id in made) for one in found)
 
 
