@@ -134,7 +134,9 @@ REFUSED = {
     "    d['b'] = (d['a'], i)": "`d`, a dictionary that grows in a loop that reads it",
     "xs = [reward]\ntarget = 2.0 * ^xs.pop()": "`pop` of a list",
     "d = {'a': reward}\ntarget = 2.0 * ^d.pop('a')": "`pop` of a dictionary",
-    "xs = [reward, target]\n^for i in msrl.epochs(2):\n    x = xs.pop()": "`xs`, which changes its structure",
+    "xs = [reward, target]\n^for i in msrl.epochs(2):\n    x = xs.pop()": (
+        "`xs`, which changes its structure"
+    ),
     "xs = [reward, target]\n^if msrl.mean(reward) > 0:\n"
     "    xs.pop()\ntarget = xs[-1]": "`xs`, which is something else in each branch",
     "d = {'a': {'a': reward}}\nd = ^d.pop('a')": "`pop` of a dictionary",
