@@ -17,6 +17,8 @@ FROM = (
     "from mindspore import nn, ops",
     "from functools import partial\nfrom typing import Any, NamedTuple\nimport numpy as np\n"
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
+    "    @property\n    def both(self):\n        return self.a + 0.5 * self.b\n"
+    "    def times(self, by):\n        return by * self.a\n"
     "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
 
@@ -525,6 +527,12 @@ PYTHONS = """
         case _ if "maximum" in by:
             target = target + 1.0
     target, losses, all_losses = target / (1.0 + ops.abs(target)), [], {}
+    pair = Pair(target, reward)
+    target = pair.both + pair.times(0.5)
+    def of_pair(pair, o, a):
+        return self.loss(o, a, pair.both)
+    g, _ = msrl.gradient(of_pair, self.net, pair, obs, action)
+    msrl.update(self.apply, g)
     for loss in (self.loss, one):
         acted = action if loss == self.loss else target
         g, told = msrl.gradient(loss, self.net, obs, acted, target)
@@ -539,7 +547,7 @@ PYTHONS = """
             losses.append(loss)
     if losses:
         all_losses["mean"] = sum(losses) / len(losses)
-    msrl.report(all_losses)
+    msrl.report({k: v for k, v in all_losses.items() if k != "none"})
     """
 BOOKKEEPING = """
 def total(*xs, **more):
@@ -877,6 +885,15 @@ READ = {
     "target = reward * one(2.0)[1]",
     "sizes of what operators leave": "x = (obs.swapaxes(0, 1) * 2.0).swapaxes(0, 1).sum(-1)\n"
     "xs = [0.0 for _ in range(x.shape[0])]\ntarget = reward * len(xs)",
+    "update by pairs": "d = {}\nd |= zip(('a', 'b'), (reward, target))\n"
+    "d.update(zip('c', (2.0,)))\ntarget = d['a'] * d['c']",
+    "a mean over a comprehension": "d = {'a': [msrl.mean(reward), 2.0]}\n"
+    "target = reward * np.mean([2.0 * x for x in d['a']]) + np.mean(d['a'])",
+    "the one mean as a tuple elsewhere": "def one():\n    g, m = msrl.gradient(lambda o, a, t: "
+    "-self.loss(o, a, t)[0], self.net, obs, action, target)\n    return m, g\n"
+    "means, _ = one()\ntarget = reward * means[0]",
+    "a helper that draws, in a loop that sets entries": "d = {}\nfor k in range(2):\n"
+    "    d['a'] = msrl.mean(self.halved(msrl, reward))\ntarget = reward * d['a']",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }
@@ -885,6 +902,8 @@ READ = {
 HELPER = (
     "    def learn(self, msrl, batch):",
     "    def made(self, x):\n        return Pair(x, 2.0 * x)\n\n"
+    "    def halved(self, msrl, x):\n        for (y,) in msrl.minibatches(2, (x,)):\n"
+    "            z = msrl.mean(y)\n        return z\n\n"
     "    def scaled(self, pair):\n        first, _ = pair\n        return first * pair.b\n\n"
     "    def learn(self, msrl, batch):",
 )

@@ -68,7 +68,7 @@ REFUSED = {
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"
-    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` may end",
+    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` or `return` may end",
     "first, ^*others = ops.split(reward, 1)": "of a value whose length is not known now",
     "^a, b, *c = (reward,)": "3 names for 1 value(s)",
     "target = ^[x for x in (reward,) if msrl.mean(x) > 0][0]": "a comprehension with a condition",
@@ -134,9 +134,7 @@ REFUSED = {
     "    d['b'] = (d['a'], i)": "`d`, a dictionary that grows in a loop that reads it",
     "xs = [reward]\ntarget = 2.0 * ^xs.pop()": "`pop` of a list",
     "d = {'a': reward}\ntarget = 2.0 * ^d.pop('a')": "`pop` of a dictionary",
-    "xs = [reward, target]\n^for i in msrl.epochs(2):\n    x = xs.pop()": (
-        "`xs`, which changes its structure"
-    ),
+    "xs = [reward, target]\n^for i in msrl.epochs(2):\n    x = xs.pop()": "changes its structure",
     "xs = [reward, target]\n^if msrl.mean(reward) > 0:\n"
     "    xs.pop()\ntarget = xs[-1]": "`xs`, which is something else in each branch",
     "d = {'a': {'a': reward}}\nd = ^d.pop('a')": "`pop` of a dictionary",

@@ -87,6 +87,7 @@ class Draft:
         arrays: see `Frame`.
         tuples: variables that hold tuples of a length not known now: gradients, and what a loss
             returns.
+        singles: variables that hold the one mean of a loss as a number, also its first part.
         widths: how many parts those have of which it is written, see `functions.width`; also what
             `act` returns.
         place: the places in the file of the calls being read, outermost first.
@@ -110,6 +111,7 @@ class Draft:
     unrolled_in: tuple[int, int] | None = None
     arrays: set[str] = field(default_factory=set)
     tuples: set[str] = field(default_factory=set)
+    singles: set[str] = field(default_factory=set)
     widths: dict[str, int] = field(default_factory=dict)
     place: tuple[tuple[str, int, int], ...] = ()
     used: set[str] = field(default_factory=lambda: set(RESERVED))
@@ -189,6 +191,8 @@ class Draft:
 
     def unpack(self, value: Var, count: int) -> tuple[Var, ...]:
         """Splits the result of an operation into `count` variables."""
+        if count == 1 and value.name in self.singles:
+            return (value,)
         if count == 1:
             return (self.result("glue", f"{value.name}[0]", (value.name,)),)
         last = self.scope.items[-1] if self.scope.items else None
@@ -388,7 +392,7 @@ class Draft:
 
     def follow(self, old: str, new: str) -> None:
         """Notes that a variable gets the value of another."""
-        for known in (self.arrays, self.tuples):
+        for known in (self.arrays, self.tuples, self.singles):
             if old in known:
                 known.add(new)
         if old in self.widths:

@@ -42,6 +42,7 @@ from mindspore_rl.compiler.frontend.scope import (
     is_literal,
     is_parameter,
     literal,
+    member_of,
 )
 from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
@@ -123,7 +124,7 @@ class ExpressionReader:
         if isinstance(node, ast.Name) and node.id in self.frame.names:
             struct = self.frame.names[node.id]
             if isinstance(struct, Gone):
-                self.frame.fail(node, f"{struct.why} (`{node.id}`)")
+                self.frame.fail(node, f"{struct.why} (`{node.id}`)", struct.way)
             constant_array = isinstance(struct, Static) and is_array(struct.value)
             return None if constant_array and not is_parameter(struct.value) else struct
         if isinstance(node, ast.Tuple) and (joined := self._joined(node)) is not None:
@@ -134,7 +135,8 @@ class ExpressionReader:
         if isinstance(node, ast.Subscript):
             return self.part_of(node)
         if isinstance(node, ast.Attribute):
-            return self.frame.part(node)
+            made = self.property_of(node)
+            return self.frame.part(node) if made is None else made
         if isinstance(node, ast.BinOp) and self.is_tuple(node):
             left, right = self.expression(node.left), self.expression(node.right)
             both = isinstance(left, Listed) and isinstance(right, Listed)
@@ -180,7 +182,13 @@ class ExpressionReader:
         if isinstance(node, ast.DictComp):
             return Entries.of(self.sequences.comprehended(node))
         entries = self._entries(node)
-        return None if entries is None else Entries.of(self._dict(entries))
+        return None if entries is None else Entries.of(self.dictionary(entries))
+
+    def property_of(self, node: ast.Attribute) -> Struct | None:
+        """Reads a property that a record's class has; returns None for anything else."""
+        record = self.frame.part(node.value)
+        found = member_of(record, node.attr)
+        return self.inline(found.fget, (record,), {}) if isinstance(found, property) else None
 
     def _joined(self, node: ast.Tuple) -> Var | None:
         """Reads `(loss, *others)` of what a loss returns; returns None for any other tuple."""
@@ -237,7 +245,7 @@ class ExpressionReader:
         if self.frame.static(node.func)[1] is not collections.defaultdict or not node.args:
             return None
         given = [(None, arg) for arg in node.args[1:]]
-        made = Entries.of(self._dict(given + [(k.arg, k.value) for k in node.keywords]))
+        made = Entries.of(self.dictionary(given + [(k.arg, k.value) for k in node.keywords]))
         made.default = node.args[0]
         return made
 
@@ -341,6 +349,8 @@ class ExpressionReader:
             return None
         if isinstance(node.slice, ast.Slice):
             base = self.draft.apart(base)  # `means[1:]`
+        if isinstance(base, Var) and base.name in self.draft.singles and _is_first(node.slice):
+            return base
         if isinstance(base, Var) and not isinstance(node.value, ast.Name):
             # Its operation was emitted just now and must not be emitted a second time.
             reads = [base.name]
@@ -455,12 +465,13 @@ class ExpressionReader:
 
     def named(self, given: list[ast.keyword]) -> dict[str, Struct]:
         """Reads the arguments of a call that are given by name; `**` is expanded."""
-        found = self._dict([(item.arg, item.value) for item in given])
+        found = self.dictionary([(item.arg, item.value) for item in given])
         for item in given:
             self.frame.check_given(found, item.value)
         return found
 
-    def _dict(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+    def dictionary(self, entries: list[tuple[Any, ast.expr]]) -> dict[Any, Struct]:
+        """Reads the entries of a dictionary, see `_entries`."""
         result: dict[Any, Struct] = {}
         for key, value in entries:
             part = self._entry_value(key, value)
@@ -492,12 +503,22 @@ class ExpressionReader:
         """
         if self.frame.gets_msrl(node) or self.functions.inner(node.func) is not None:
             return True
+        if self._member(node) is not None:
+            return True
         method = self._method(node.func)
         function = inspect.unwrap(getattr(method, "__func__", method))
         if not inspect.isfunction(function) or not is_users(function.__module__):
             return False
         given = (*node.args, *(item.value for item in node.keywords))
         return any(map(self._is_record, given)) or _makes_record(function) or makes_dict(function)
+
+    def _member(self, node: ast.Call) -> Any:
+        """Returns the method of a record's class that a call calls; None for any other call."""
+        func = node.func
+        if not isinstance(func, ast.Attribute):
+            return None
+        found = member_of(self.frame.part(func.value), func.attr)
+        return None if isinstance(found, property) else found
 
     def _is_record(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Call):
@@ -523,6 +544,9 @@ class ExpressionReader:
                 return self.inline_inner(inner, args, keywords, node)
             args, keywords = (*inner.args, *args), {**inner.keywords, **keywords}
             return self.inline_inner(inner.function, args, keywords, node)
+        if (member := self._member(node)) is not None:
+            assert isinstance(node.func, ast.Attribute)
+            return self.inlined(member, node, (self.frame.part(node.func.value),), keywords)
         method = self._method(node.func)
         if not inspect.isfunction(inspect.unwrap(getattr(method, "__func__", method))):
             self.frame.fail(
@@ -682,6 +706,10 @@ def _makes_record(function: Any) -> bool:
     """Returns whether a function returns a record, or a tuple with one in it."""
     result = named_result(function)
     return result is not None and result.kind is not dict and result.has_names
+
+
+def _is_first(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and index.value == 0
 
 
 @functools.cache

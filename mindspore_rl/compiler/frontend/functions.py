@@ -297,7 +297,7 @@ class Functions:
         for name in free_names(inner.tree):
             struct = frame.names.get(name)
             if isinstance(struct, Gone):
-                self.draft.fail(node, f"{struct.why} (`{name}`) in {inner.name}", "")
+                self.draft.fail(node, f"{struct.why} (`{name}`) in {inner.name}", struct.way)
             if isinstance(struct, Static) and struct.value is MSRL:
                 self.draft.fail(
                     node,

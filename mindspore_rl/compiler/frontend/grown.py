@@ -315,11 +315,20 @@ class GrownLists:
         if not any(function is one for one in means) or call.keywords:
             return None
         parts = self.draft.frame.part(given)
+        if isinstance(given, (ast.List, ast.Tuple, ast.ListComp)):
+            parts = self.reader.expression(given)
+        elif isinstance(given, ast.Subscript):
+            parts = self.reader.part_of(given)
         if not isinstance(parts, tuple) or not any(isinstance(part, Var) for part in parts):
             return None
-        total = ast.Call(ast.Name("sum", ast.Load()), [given], [])
+        before, name = self.draft.frame.names, "parts_of_mean"
+        self.draft.frame.names = {**before, name: parts}
+        total = ast.Call(ast.Name("sum", ast.Load()), [ast.Name(name, ast.Load())], [])
         mean = ast.BinOp(total, ast.Div(), ast.Constant(len(parts)))
-        return self.reader.expression(ast.fix_missing_locations(ast.copy_location(mean, call)))
+        try:
+            return self.reader.expression(ast.fix_missing_locations(ast.copy_location(mean, call)))
+        finally:
+            self.draft.frame.names = before
 
     def condition(self, node: ast.expr, reads: list[str]) -> ast.expr | None:
         """Reads `if xs:`, and adds what it reads to `reads`; None for anything else."""

@@ -502,9 +502,7 @@ class Changes:
         if kind == "extend":
             more = self.reader.sequences.of(node.given[0], "`extend` by this")
             return Listed.of([*struct, *more], struct)
-        more = self.reader.expression(node.given[0])
-        if not isinstance(more, dict):
-            self.draft.fail(node, "`update` by something that is not a dictionary", "")
+        more = self.reader.dictionary([(None, node.given[0])])
         return Entries.of(self.reader.perhaps.merged(struct, more), struct)
 
     def holders(self, mark: frozenset[object]) -> Iterator[str]:

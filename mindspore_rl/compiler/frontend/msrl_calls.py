@@ -1,6 +1,8 @@
 """Calls of msrl: checks each one and turns it into operations."""
 
 import ast
+import inspect
+from collections import namedtuple
 from typing import Any
 
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
@@ -12,6 +14,7 @@ from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var, is_p
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
+from mindspore_rl.programs import modules_of
 from mindspore_rl.rl.by_place import Named, named_result
 
 NAMED: tuple[str, ...] = ("replay_insert", "replay_sample", "replay_update")
@@ -204,6 +207,7 @@ class Calls:
             self.draft.fail(node, f"msrl.{name} with {len(node.args)} arguments")
         functions = self.reader.functions
         values = functions.in_order(node, tuple(self.reader.elements(node.args[minimum:])))
+        values = tuple(map(self._with_properties, values))
         if name == "gradient":
             network = functions.network(node.args[1])
             loss, values = functions.loss(node.args[0], values)
@@ -231,6 +235,19 @@ class Calls:
             self.draft.widths |= {part.name: functions.width for part in found[1:]}
         return found[: 3 if self._wants_rows(node) else 2] or Static(None)
 
+    def _with_properties(self, value: Struct) -> Struct:
+        """Adds to a record, as fields, the properties of its class that the program reads."""
+        if not isinstance(value, Record):
+            return value
+        text = "".join(map(inspect.getsource, modules_of(self.reader.trainer)))
+        members = vars(value.kind).items()
+        found = {n: one for n, one in members if isinstance(one, property) and f".{n}" in text}
+        if not found:
+            return value
+        made = namedtuple(value.kind.__name__, (*value.fields, *found))  # type: ignore[misc]
+        more = (self.reader.inline(one.fget, (value,), {}) for one in found.values())
+        return Record.of(made, (*value, *more))
+
     def as_number(self, node: ast.Assign, value: Struct) -> Struct:
         """Makes a number of the one mean of `grads, loss = msrl.gradient(...)`."""
         frame = self.draft.frame
@@ -249,6 +266,7 @@ class Calls:
         only = self.draft.imported("mindspore_rl.rl.operators", "only")
         number = self.draft.result("glue", f"{only}({given})", reads)
         self.draft.arrays.add(number.name)
+        self.draft.singles.add(number.name)
         return (value[0], number, *value[2:])
 
     def _method(self, node: ast.expr, values: tuple) -> tuple[Expr, tuple[Struct, ...]]:

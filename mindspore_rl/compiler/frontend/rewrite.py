@@ -37,6 +37,8 @@ class Rewriter(ast.NodeTransformer):
         return self.reader.operand(struct, name, self.reads)
 
     def visit_Attribute(self, attribute: ast.Attribute) -> ast.AST:  # noqa: N802
+        if (made := self.reader.property_of(attribute)) is not None:
+            return self.reader.operand(made, attribute, self.reads)
         field = self.reader.frame.part(attribute)
         if field is not None:
             return self.reader.operand(field, attribute, self.reads)

@@ -70,9 +70,10 @@ class Static:
 
 @dataclass(frozen=True)
 class Gone:
-    """A name that must not be read any more, with the reason."""
+    """A name that must not be read any more, with the reason, and what to write instead."""
 
     why: str
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -332,6 +333,8 @@ class Frame:
             return None
         if node.attr == "_fields" and issubclass(base.kind, tuple):
             return Static(tuple(base.fields))
+        if member_of(base, node.attr) is not None:
+            return None
         if node.attr not in base.fields:
             name, fields = base.kind.__name__, ", ".join(base.fields)
             self.fail(node, f"`{node.attr}` of a {name}", f"its fields are {fields}")
@@ -517,6 +520,13 @@ class Frame:
         return any(self.is_msrl(value) for value in values)
 
 
+def member_of(struct: Struct, name: str) -> Any:
+    """Returns a property or a method that a record's class has; None for anything else."""
+    found = vars(struct.kind).get(name) if isinstance(struct, Record) else None
+    own = isinstance(found, property) or inspect.isfunction(found)
+    return found if own and not name.startswith("_") and name not in struct.fields else None
+
+
 class Rows(int):
     """A size that grows with the number of environments."""
 
@@ -650,7 +660,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     if not isinstance(definition, ast.FunctionDef):
         frame.fail(definition, "a function that is not a plain `def`")
     decorators = [ast.unparse(decorator) for decorator in definition.decorator_list]
-    if function is not given or not {*decorators} <= {"staticmethod", "classmethod"}:
+    if function is not given or not {*decorators} <= {"staticmethod", "classmethod", "property"}:
         frame.fail(
             definition,
             f"a decorator of `{definition.name}`, which is read and not called,",

@@ -4,6 +4,7 @@ import ast
 import copy
 import enum
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
+from mindspore_rl.platform.user_modules import statement_in
 
 ITERATORS = (enumerate, filter, list, map, range, reversed, sorted, tuple, zip)
 ITERTOOLS = (
@@ -46,11 +48,13 @@ class Sequences:
 
     Attributes:
         bound: variables of the comprehensions being read.
+        passes: whether the one being read passes the entries of a dictionary on as they are.
     """
 
     def __init__(self, reader: Any) -> None:
         self.reader, self.draft = reader, reader.draft
         self.bound: set[str] = set()
+        self.passes = False
 
     def of(self, node: ast.expr, construct: str) -> tuple[Struct, ...]:
         """Reads an expression as the tuple of what a loop over it gives in its turns.
@@ -313,7 +317,8 @@ class Sequences:
             given = {key: Static(value) for key, value in given.value.items()}
         if not isinstance(given, dict):
             return None
-        self.draft.frame.check_given(given, func.value)
+        if not self.passes:
+            self.draft.frame.check_given(given, func.value)
         pairs = tuple((Static(key), part) for key, part in given.items())
         return pairs if func.attr == "items" else tuple(p[func.attr == "values"] for p in pairs)
 
@@ -372,7 +377,11 @@ class Sequences:
                 yield self.reader.expression(made.elt)
             return
         loop = loops[0]
+        names = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+        given = isinstance(made, ast.DictComp) and len(names) == 2 and len(made.generators) == 1
+        self.passes = given and ast.unparse(made.value) == ast.unparse(names[1])
         parts = self.of(loop.iter, "a comprehension over this")
+        self.passes = False
         with self.draft.turns(len(parts)):
             for part in parts:
                 for name, value in self.reader.assignments.bindings(loop.target, part):
@@ -437,6 +446,7 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
                 (changes or (_goes_back(loop) and any(_decides(node, index) for node in nodes)))
                 and not _grows_until(nodes, changes, frame)
                 and not any(_draws(frame.msrl_call(call)) for call in calls)
+                and not any(_draws_inside(call, frame) for call in calls if frame.gets_msrl(call))
                 and not any(_keeps_marks(inner, made, frame) for inner in nodes)
             )
             if not any(isinstance(node, ast.Name) and frame.is_msrl(node) for node in nodes):
@@ -540,6 +550,21 @@ def _draws(name: str | None) -> bool:
         return name == "minibatches"
     row = OPERATIONS[name]
     return row.draws or (name not in UNROLLED and bool(row.takes or row.gives))
+
+
+def _draws_inside(call: ast.Call, frame: Frame) -> bool:
+    """Returns whether a function of the program that gets msrl draws so."""
+    function = getattr(frame.static(call.func)[1], "__func__", frame.static(call.func)[1])
+    try:
+        tree = statement_in(inspect.getsourcelines(function)[0])
+    except (OSError, TypeError, SyntaxError):
+        return False
+    names = {part.arg for part in ast.walk(tree) if isinstance(part, ast.arg)}
+    return any(
+        part.value.id in names and _draws(part.attr)
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+    )
 
 
 Block = tuple[tuple[ast.AST, str], ...]
