@@ -162,7 +162,8 @@ class Probe:
             raise ProgramError(
                 f"{op.where}\n  {name} changes from {_describe(before)} to {_describe(value)}: "
                 "a variable keeps its shape and type; use two names, or start a sum of real "
-                "numbers at 0.0" + (f"\n  {MEANS}" if one_is_tuple else "")
+                "numbers at 0.0,\n  one of arrays [B, ...] at ops.zeros((obs.shape[0], ...)) or "
+                "ops.zeros_like(x)" + (f"\n  {MEANS}" if one_is_tuple else "")
             )
         self.seen[name] = value
         self.made_at.setdefault(name, op.where)
