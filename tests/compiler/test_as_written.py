@@ -514,13 +514,6 @@ PYTHONS = """
             g, (loss, *_) = msrl.gradient(self.loss, self.net, obs, action, target)
             msrl.update(self.apply, g)
             losses.append(loss)
-    scalars, count = defaultdict(list), defaultdict(float)
-    for _ in range(2):
-        g, (loss, other) = msrl.gradient(self.loss, self.net, obs, action, target)
-        for name, value in zip(("loss", "other"), (loss, other)):
-            scalars[name].append(value)
-            count[f"{name}s"] += 1.0
-    target = target + sum(sum(v) / len(v) for v in scalars.values()) + sum(count.values())
     if losses:
         all_losses["mean"] = sum(losses) / len(losses)
     msrl.report({k: v for k, v in all_losses.items() if k != "none"})
@@ -532,8 +525,7 @@ EQUAL = {
             "remove": [
                 (
                     "from mindspore import nn, ops",
-                    f"{FROM[1]}import functools, itertools, operator\n"
-                    "from collections import defaultdict\n",
+                    f"{FROM[1]}import functools, itertools, operator\n",
                 ),
                 (
                     "class Learn",

@@ -28,10 +28,6 @@ REFUSED = {
     "        continue\n    a = ^msrl.agent_act(obs[0])": "under a condition",
     "if msrl.mean(reward) > 0.5:\n    for a in msrl.minibatches(2, (reward,)):\n        b = a\n"
     "for a in msrl.minibatches(2, ^(reward,)):\n    b = a": "msrl.minibatches after another",
-    "d = defaultdict(list)\nif msrl.mean(reward) > 0:\n"
-    "    ^d['a'].append(1.0)": "a first use of an entry of a defaultdict",
-    "d = defaultdict(list)\nfor k in ('a', 'b'):\n    d['a'].append(1.0)\n    n = len(^d)\n"
-    "    d['b'].append(2.0)": "a defaultdict before the first use of 'b'",
     "^try:\n    pass\nfinally:\n    pass": "`try`",
     "target = (^lambda x: x)(reward)": "a lambda",
     "target = sum([x for x in ^obs[0]])": "a comprehension over",
@@ -160,9 +156,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_refused_with_place_and_caret(code, tmp_path):
-    start = [("class Learn", "from collections import defaultdict\n\nclass Learn")]
     with pytest.raises(ProgramError) as caught:
-        build_with(tmp_path, start, learn=code.replace("^", ""))
+        build_with(tmp_path, learn=code.replace("^", ""))
     place, line, caret, hint = str(caught.value).split("\n")[:4]
     assert re.match(r".*program_\w+\.py:\d+: ", place)
     assert REFUSED[code] in place

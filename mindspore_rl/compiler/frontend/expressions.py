@@ -155,7 +155,6 @@ class ExpressionReader:
                 self.sequences.made(node),
                 self.sequences.chosen(node),
                 self._from_keys(node),
-                self.perhaps.with_defaults(node),
                 self.perhaps.got(node),
                 self.functions.partial(node),
             )
@@ -459,7 +458,6 @@ class ExpressionReader:
             if key is not None:
                 result[key] = part
             elif isinstance(part, dict):
-                self.frame.check_used(part, value)
                 result = self.perhaps.merged(result, part)
             else:
                 self.frame.fail(value, "`**` or `|` of something that is not a dictionary")

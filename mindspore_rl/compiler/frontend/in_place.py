@@ -376,8 +376,6 @@ class Changes:
         whole = struct = frame.names.get(name)
         if hasattr(node, "part"):
             key = frame.known(node.part) if isinstance(whole, Entries) else None
-            if isinstance(whole, Entries) and kind in GROWS:
-                self.reader.perhaps.use(whole, key, node)
             struct = whole.get(key) if isinstance(whole, Entries) else None
             name = ast.unparse(node.before.value.func.value)
         if isinstance(struct, Grown) and kind in GROWS:
@@ -435,8 +433,6 @@ class Changes:
     def _changed(self, kind: str, struct: Any, node: Any) -> Struct:
         if kind == "entry":
             key = self.draft.frame.known(node.given[0])
-            if isinstance(struct, Entries):
-                self.reader.perhaps.use(struct, key, node)
             value = self.reader.expression(node.given[1])
             if isinstance(struct, Entries):
                 return Entries.of({**struct, key: value}, struct)

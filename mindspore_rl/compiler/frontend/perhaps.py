@@ -4,10 +4,9 @@ Such an entry is two variables, its number and whether it is there; a report of 
 """
 
 import ast
-from collections import defaultdict
 from typing import Any
 
-from mindspore_rl.compiler.frontend.records import Defaults, Entries, Listed, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, rebuilt
 from mindspore_rl.compiler.frontend.scope import Perhaps, Scope, Static, Struct, Var
 from mindspore_rl.compiler.ir.ir import Branch, Expr, paths
 
@@ -111,44 +110,6 @@ class Choices:
                 made = Entries.of({**names[name], key: part.value}, names[name])
                 self.reader.assignments.assign(ast.Name(name, ast.Store()), made)
 
-    def with_defaults(self, call: ast.Call) -> Entries | None:
-        """Reads `defaultdict(list)`; returns None for any other call.
-
-        The entries whose first use an earlier reading has found are there from the start.
-        """
-        frame = self.draft.frame
-        if frame.static(call.func)[1] is not defaultdict or len(call.args) != 1 or call.keywords:
-            return None
-        factory, place = frame.static(call.args[0])[1], frame.place(call)
-        if factory not in (list, float, int):
-            return None
-        keys = [key for _, key in sorted(self.carried.get(place, ()), key=lambda pair: pair[0])]
-        made = Entries.of(
-            (key, Listed.of(()) if factory is list else Static(factory())) for key in keys
-        )
-        made.defaults = Defaults(factory, place, self.draft.conditions, set(keys))
-        return made
-
-    def use(self, entries: Entries, key: Any, node: ast.AST) -> None:
-        """Notes the use of an entry of a `defaultdict`, which makes it.
-
-        Raises:
-            Again: the entry was not there at the beginning.
-        """
-        found = entries.defaults
-        if found is None or (key in entries and key not in found.unused):
-            return
-        if self.draft.conditions != found.conditions:
-            self.draft.fail(
-                node,
-                "a first use of an entry of a defaultdict under a condition that is known only at "
-                "run time, or in a loop that `break` may end then,",
-                f"set the entry before: d[{key!r}] = {found.factory()!r}",
-            )
-        if key not in entries:
-            raise Again(found.place, {(f"{len(entries):04}", key)})
-        found.unused.discard(key)
-
     # ---- conditions ------------------------------------------------------------------------
 
     def begin_condition(self, node: ast.If) -> None:
@@ -235,7 +196,6 @@ class Choices:
                 return None
         if not isinstance(entries, dict):
             return None
-        frame.check_used(entries, call)
         part = entries.get(frame.known(key))
         if part is not None and not isinstance(part, Perhaps):
             return part
@@ -291,7 +251,6 @@ class Choices:
     def reported(self, entries: dict[Any, Struct]) -> None:
         """Reads `msrl.report(entries)`: what is perhaps not there is reported under a condition."""
         draft = self.draft
-        draft.frame.check_used(entries, draft.frame.node)
         groups: dict[str, dict[Any, Struct]] = {"": {}}
         for key, part in entries.items():
             perhaps = isinstance(part, Perhaps)

@@ -102,38 +102,16 @@ class Entries(dict):
 
     Attributes:
         mark: see `Listed`.
-        defaults: of a `defaultdict`.
     """
 
     mark: frozenset[object]
-    defaults: "Defaults | None" = None
 
     @classmethod
     def of(cls, entries: Any, like: Any = None) -> "Entries":
         """Makes the entries of a dictionary: a new one, or one that has been read already."""
         made = cls(entries)
         made.mark = frozenset([object()]) if like is None else like.mark
-        made.defaults = getattr(like, "defaults", None)
         return made
-
-
-@dataclass(eq=False)
-class Defaults:
-    """What a `defaultdict` of the program is.
-
-    Its entries are there from the start, though in Python the first use makes them.
-
-    Attributes:
-        factory: `list`, `float` or `int`.
-        place: of the call that makes it.
-        conditions: how many run-time conditions were open there.
-        unused: keys whose first use has not been read yet.
-    """
-
-    factory: Any
-    place: tuple[str, int, int]
-    conditions: int
-    unused: set[Any]
 
 
 def rebuilt(struct: Any, parts: Iterable[Any]) -> Any:

@@ -254,7 +254,6 @@ class Frame:
 
     def check_given(self, entries: dict[Any, Struct], node: ast.expr) -> None:
         """Refuses to read entries of a dictionary that are perhaps not there."""
-        self.check_used(entries, node)
         for key, part in entries.items():
             if isinstance(part, Perhaps):
                 text = f"{ast.unparse(node)}[{key!r}]"
@@ -263,15 +262,6 @@ class Frame:
                     f"`{text}`, which a condition that is known only at run time may leave out,",
                     f"msrl.report leaves it out then, too; to read it, set it before: {text} = 0.0",
                 )
-
-    def check_used(self, entries: dict[Any, Struct], node: ast.AST) -> None:
-        """Refuses to read a `defaultdict` before the first use of all its entries."""
-        if (found := getattr(entries, "defaults", None)) is not None and found.unused:
-            self.fail(
-                node,
-                f"a defaultdict before the first use of {min(found.unused, key=str)!r}",
-                "make a dictionary with all its entries, and read that",
-            )
 
     def _of_name(self, node: ast.expr) -> Struct | None:
         return self.names.get(node.id) if isinstance(node, ast.Name) else None
@@ -301,8 +291,6 @@ class Frame:
         """Returns whether a condition holds; None if that is known only at run time."""
         if isinstance(struct := self.part(condition), tuple):
             return bool(struct)
-        if isinstance(struct, dict):
-            self.check_used(struct, condition)
         if isinstance(struct, dict) and not all(isinstance(p, Perhaps) for p in struct.values()):
             return True
         if struct == {}:
@@ -348,8 +336,7 @@ class Frame:
         """Returns the parts of `"loss" in metrics`: name, key, and whether it is to be there."""
         match node:
             case ast.Compare(left, [ast.In() | ast.NotIn() as operator], [ast.Name(name)]):
-                if isinstance(entries := self.names.get(name), dict):
-                    self.check_used(entries, node)
+                if isinstance(self.names.get(name), dict):
                     return name, self.known(left), isinstance(operator, ast.In)
         return None
 
