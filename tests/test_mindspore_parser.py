@@ -58,6 +58,13 @@ def by_mode(x, mode, more):
             return 3.0 * x
 
 
+def shares(x, count):
+    for k in range(count):
+        if k == 1:
+            yield 0.5 * x
+        yield 0.125 * x
+
+
 class Box:
     """Has a method of the same name as a Parameter's."""
 
@@ -94,7 +101,7 @@ class Written(nn.Cell):
         return self.again(step, x) if x.ndim else 2.0 * step
 
     def again(self, step, x):
-        for target, online in zip((self.target,), (self.online,)):  # noqa: B905
+        for target, online in zip((self.target,), (self.online,), strict=True):
             target.set_data(0.5 * online + target)
         for weight in self.layers.trainable_params():
             weight.set_data(weight + 1.0)
@@ -110,6 +117,8 @@ class Written(nn.Cell):
             going = going + t * x[t]
         going = self.scaled(self.schedule(going), shift=0.0)
         going = by_mode(by_mode(going, Mode("two"), x.ndim > 3), Mode.THREE, x.ndim > 3) / 6.0
+        for k, share in enumerate(shares(going, 4)):
+            going = going + k * (share - going * (0.5 if k == 1 else 0.125))
         return linear_schedule(1.0, 0.25, 10, step), ops.stack(returns[::-1]), self(going, step)
 
 

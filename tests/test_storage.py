@@ -23,7 +23,7 @@ from mindspore_rl.errors import JobFailure, MsrlError
 from mindspore_rl.jobs.run_directory import earlier_job
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan, save_plan
 from mindspore_rl.platform import cache, toolchain, user_modules
-from mindspore_rl.runtime import best_checkpoint, checkpoint
+from mindspore_rl.runtime import arrivals_log, best_checkpoint, checkpoint
 from mindspore_rl.runtime.coordinator.cores import pin_cores
 from mindspore_rl.runtime.coordinator.metrics_file import METRICS_FILE
 from mindspore_rl.runtime.coordinator.verify_run import check_whole
@@ -376,9 +376,11 @@ def test_what_a_power_failure_leaves_of_a_run_can_be_gone_on_from(tmp_path, monk
     own.write_text(program.read_text())
     with monkeypatch.context() as patch:
         power = Power(patch, root)
-        words = {"env": "graph:CartPole-v1", "total_steps": 320, "run_dir": root / "deep" / "run"}
+        config = {"env": "CartPole-v1", "num_envs": 2, "num_steps": 4}
+        words = {"config": config, "total_steps": 32, "run_dir": root / "deep" / "run"}
         words |= {"backend": "inproc", "quiet": True, "checkpoint_every": 0, "trust": True}
-        run = mindspore_rl.train(own, policy="GPUOnly", **words)
+        words |= {"workers": 2, "schedule": {"order": "asynchronous"}}
+        run = mindspore_rl.train(own, policy="SingleLearnerCoarse", **words)
     files = [JOB_FILE, PLAN_FILE, "program/own.py"]
     files += [str(path.relative_to(run.path)) for path in run.path.glob("fragments/*.py")]
     counted = 0
@@ -387,11 +389,15 @@ def test_what_a_power_failure_leaves_of_a_run_can_be_gone_on_from(tmp_path, monk
         if not checkpoint.list_checkpoints(place / checkpoint.FOLDER):
             continue
         counted += 1
-        assert checkpoint.load_newest(place / checkpoint.FOLDER)[2] == []
+        _, about, damaged = checkpoint.load_newest(place / checkpoint.FOLDER)
+        assert damaged == []
         for name in files:
             assert (place / name).read_bytes() == (run.path / name).read_bytes(), name
-        assert earlier_job(place)["workers"] == 1
-        assert load_plan(place).policy == "GPUOnly"
+        assert earlier_job(place)["workers"] == 2
+        assert load_plan(place).policy == "SingleLearnerCoarse"
+        ((plan, log),) = arrivals_log.starts(place)
+        updates = about["env_steps"] // plan.steps_per_update
+        assert len(log.until(about["env_steps"], plan).rows) == updates
     assert counted > 3
     for eager in (False, True):
         place = tmp_path / f"{len(power.moments) - 1}-{eager}" / "deep" / "run"

@@ -318,16 +318,21 @@ def load_plan(folder: Path) -> Plan:
         if "file" in data["algorithm"]:  # the run may have been moved
             data["algorithm"]["file"] = str(kept(folder / FOLDER, data["algorithm"]["file"]))
         data["environment"] = unchanged_environment(as_recorded(data), folder)
-        per_env, kept_per_env = data.pop("records_per_env", 0), data.pop("records_kept", 0)
-        former = data.pop("named_replays", {}) | ({"": (per_env, kept_per_env)} if per_env else {})
-        for name, (each, capacity) in former.items():  # the former form of `replays`
-            data.setdefault("replays", {})[name] = asdict(ReplayPlan(each, capacity))
-        for message in data["messages"]:
-            if "by_arrival" in message:  # the key's former name
-                message["asynchronous"] = message.pop("by_arrival")
+        _rename_former_keys(data)
         return read(Plan, data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MsrlError(
             f"{path} was not written by this version of mindspore_rl ({type(error).__name__}: "
             f"{error}); train again, or use the version that wrote it"
         ) from error
+
+
+def _rename_former_keys(data: dict[str, Any]) -> None:
+    """Gives what earlier versions wrote into a plan the form that it has now."""
+    per_env, kept_per_env = data.pop("records_per_env", 0), data.pop("records_kept", 0)
+    replays = data.pop("named_replays", {}) | ({"": (per_env, kept_per_env)} if per_env else {})
+    for name, (each, capacity) in replays.items():
+        data.setdefault("replays", {})[name] = asdict(ReplayPlan(each, capacity))
+    for message in data["messages"]:
+        if "by_arrival" in message:
+            message["asynchronous"] = message.pop("by_arrival")

@@ -119,9 +119,9 @@ def commit(made: Path, path: Path) -> None:
     Raises:
         OSError: it cannot be renamed or synced.
     """
-    _sync(made)
+    sync(made)
     os.replace(made, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -133,10 +133,10 @@ def make_folder(path: Path) -> None:
     lacking = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in reversed(lacking):
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Waits until a file's contents, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

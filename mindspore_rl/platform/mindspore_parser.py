@@ -6,7 +6,7 @@ range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min
 of one number and a number work, an `if` on an array may only assign, and its sides may be an array
 and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
 `functools.partial` that an attribute holds is a function, a `lambda` may stand in any
-expression, and a `match` of constants is an `if`.
+expression, a `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
@@ -92,6 +92,7 @@ def _array_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **named: Any)
 class _Forms(Matches):
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
         self.generic_visit(function)
+        _yield_at_once(function)
         inside = list(own_nodes(function))
         returns = [node for node in inside if isinstance(node, ast.Return)]
         # MindSpore fails in its back end where a branch on an array ends without a value.
@@ -117,6 +118,8 @@ class _Forms(Matches):
                 names = (ast.Constant(method), ast.Constant(f"{method}_share"))
                 call.func, call.args = ast.Name(LISTED, ast.Load()), [owner, *names]
                 ast.fix_missing_locations(call)
+            case ast.Call(ast.Name("zip"), _, [ast.keyword("strict")]):
+                call.keywords = []  # where lengths differ, Python's loop has failed
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -124,6 +127,26 @@ class _Forms(Matches):
                 if len(ends) < 3:
                     return _backwards(call, *ends)
         return call
+
+
+def _yield_at_once(function: ast.FunctionDef) -> None:
+    """Makes a function of a generator whose `yield`s are statements: it returns a tuple of all."""
+    nodes = list(own_nodes(function))
+    made = [one for one in nodes if isinstance(one, ast.Expr) and isinstance(one.value, ast.Yield)]
+    others = (ast.Yield, ast.YieldFrom, ast.Return)
+    if not made or sum(isinstance(one, others) for one in nodes) > len(made):
+        return
+    name = "yielded_by_msrl"
+    for one in made:
+        value = one.value.value or ast.Constant(None)  # type: ignore[attr-defined]
+        append = ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load())
+        one.value = ast.copy_location(ast.Call(append, [value], []), one.value)
+        ast.fix_missing_locations(one)
+    first = ast.Assign([ast.Name(name, ast.Store())], ast.List([], ast.Load()))
+    last = ast.Return(ast.Call(ast.Name("tuple", ast.Load()), [ast.Name(name, ast.Load())], []))
+    function.body.insert(0, ast.copy_location(first, function.body[0]))
+    function.body.append(ast.copy_location(last, function.body[-1]))
+    ast.fix_missing_locations(function)
 
 
 def _without_value(node: ast.Return) -> bool:

@@ -182,7 +182,9 @@ uint64_t weight_of(double priority, double exponent) {
 
 uint64_t largest(const uint64_t *group) { return *std::max_element(group, group + FANOUT); }
 
+// Changes nothing in a table without weights, where `count_filled` counts.
 void set_weight(const Table &table, int64_t lane, int64_t slot, uint64_t value) {
+  if (!table.header.weights) return;
   uint64_t *below = table.weights(lane), *sums = table.sums(lane), *maxima = table.maxima(lane);
   uint64_t before = below[slot], change = value - before;  // modulo 2^64, as are the sums
   if (!change) return;
@@ -223,8 +225,13 @@ struct Filled {
   }
 };
 
+// The counts of a lane have changed: in a table without weights, its total follows from them.
+void count_filled(const Table &table, int64_t lane) {
+  if (!table.header.weights) store(table.lane(lane).total, Filled(table, lane).total());
+}
+
 void rebuild(const Table &table, int64_t lane) {
-  if (!table.header.weights) return store(table.lane(lane).total, Filled(table, lane).total());
+  if (!table.header.weights) return count_filled(table, lane);
   const uint64_t *below = table.weights(lane), *below_maxima = below;
   uint64_t *sums = table.sums(lane), *maxima = table.maxima(lane);
   Levels levels(table.header.weights);
@@ -300,9 +307,9 @@ int64_t begin(const Table &table, int64_t at) {
     const int64_t slot = int64_t(lane.committed % uint64_t(table.header.capacity));
     if (lane.begun != lane.committed && lane.opened == lane.session) return -1;
     lane.opened = lane.session;
-    if (table.header.weights) set_weight(table, at, slot, 0);
+    set_weight(table, at, slot, 0);
     store(lane.begun, lane.committed + 1);
-    if (!table.header.weights) rebuild(table, at);
+    count_filled(table, at);
     std::atomic_thread_fence(std::memory_order_release);
     return at * table.header.capacity + slot;
   }
@@ -331,10 +338,8 @@ int64_t commit(const Table &table, int64_t record, uint64_t weight) {
     store(entry.generation, entry.generation + 1);
   }
   store(table.lane(at).committed, table.lane(at).committed + 1);
-  if (table.header.weights)
-    set_weight(table, at, record % table.header.capacity, weight);
-  else
-    rebuild(table, at);
+  set_weight(table, at, record % table.header.capacity, weight);
+  count_filled(table, at);
   store(table.lane(at).wanted, uint32_t(0));
   return table.id(record, table.generation(record));
 }

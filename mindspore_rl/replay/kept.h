@@ -137,7 +137,7 @@ uint64_t largest_of(const Table &table, int64_t lane) {
 void count_inserts(const Table &table, int64_t lane, int64_t records) {
   Lane &its = table.lane(lane);
   its.begun = its.committed += uint64_t(records);
-  if (!table.header.weights) its.total = uint64_t(filled(table, lane));
+  count_filled(table, lane);
 }
 }  // namespace
 

@@ -56,9 +56,8 @@ class KeptTable(Rings):
         weights = self.table.weights.view(np.int64).T if weighted else None
         super().__init__(found, weights, self.table.lanes["committed"])
         self._kinds = [(column.dtype, column.shape[2:]) for column in found]
-        self._dtypes = [column.dtype for column in found]
         self._sizes = [columns[place].step_bytes for place in places]
-        self._strides = [np.empty((1, *shape), dtype).strides for dtype, shape in self._kinds]
+        self._layouts = [(d, np.empty((1, *shape), d).strides) for d, shape in self._kinds]
         self._found: dict[tuple, tuple[int, int, int, list[int]]] = {}
         on_disk = int(spec.header()["total_bytes"]) > available
         layout = [ADDRESS, ITEMS, on_disk, self.table.base, len(places)]
@@ -102,11 +101,8 @@ class KeptTable(Rings):
     def write(self, places: slice, values: tuple[np.ndarray, ...]) -> None:
         """Writes a record of each of some environments, values `[b, ...]`."""
         *lanes, sizes = self._lanes(places.start, places.stop, places.step)
-        if (
-            [value.nbytes for value in values] == sizes
-            and [value.dtype for value in values] == self._dtypes
-            and [value.strides for value in values] == self._strides
-        ):
+        layouts = [(value.dtype, value.strides) for value in values]
+        if layouts == self._layouts and [value.nbytes for value in values] == sizes:
             self._functions.kept_write(self._kept, *lanes, 1, id(values))
         else:
             self.extend(places, [value[None] for value in values])

@@ -259,8 +259,12 @@ class Table(Records):
     @property
     def weights(self) -> np.ndarray:
         """The weights of all records, `[lanes, capacity] uint64`."""
+        return self._all_weights()[:, : self.spec.capacity]
+
+    def _all_weights(self) -> np.ndarray:
+        """Returns the weights with those behind the records, which are 0."""
         extent = self.spec.lanes, int(self._header["weights"])
-        return self._view(np.dtype(np.uint64), "weight_offset", extent)[:, : self.spec.capacity]
+        return self._view(np.dtype(np.uint64), "weight_offset", extent)
 
     def check_index(self) -> None:
         """Checks that the index is consistent: no entry may lead to a read out of bounds.
@@ -272,9 +276,8 @@ class Table(Records):
         longest = int(self.entries["length"].max(initial=0))
         if longest > min(spec.length, np.iinfo(np.int32).max):
             raise ValueError(f"it has a record of {longest} steps, expected at most {spec.length}")
-        shape = (spec.lanes, int(self._header["weights"]))
-        weights = self._view(np.dtype(np.uint64), "weight_offset", shape)
-        if weights[:, : spec.capacity].max(initial=0) > most or weights[:, spec.capacity :].any():
+        behind = self._all_weights()[:, spec.capacity :]
+        if self.weights.max(initial=0) > most or behind.any():
             raise ValueError("it has weights that no record can have")
         begun, committed = self.lanes["begun"], self.lanes["committed"]
         if spec.sequential and (begun - committed > 1).any():

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindspore_rl.errors import MsrlError
 from mindspore_rl.plan.plan import PLAN_FILE, Plan, load_plan
-from mindspore_rl.platform.cache import make_folder, write_file, writing
+from mindspore_rl.platform.cache import make_folder, sync, write_file, writing
 
 ARRIVALS_FILE = "arrivals.bin"
 """The log of arrivals: a `HEADER`, then int64 `[updates, messages, 3]`, for each message whose rows
@@ -40,17 +40,23 @@ class Arrived(NamedTuple):
 
 
 def begin(run_dir: Path, env_steps: int) -> None:
-    """Begins the log of a start."""
-    path = run_dir / ARRIVALS_FILE
-    with writing(path):
-        path.write_bytes(_header(env_steps))
+    """Begins the log of a start, durably."""
+    write_file(run_dir / ARRIVALS_FILE, _header(env_steps))
 
 
 def append(run_dir: Path, rows: np.ndarray) -> None:
-    """Appends the messages of an update."""
+    """Appends the messages of an update, which are durable after the next `make_durable`."""
     path = run_dir / ARRIVALS_FILE
     with writing(path), path.open("ab") as file:
         file.write(rows.tobytes())
+
+
+def make_durable(run_dir: Path) -> None:
+    """Waits until what was appended is on the disk, so that no checkpoint is newer than the log."""
+    path = run_dir / ARRIVALS_FILE
+    with writing(path):
+        if path.exists():  # not in a synchronous run, nor perhaps at the first checkpoint
+            sync(path)
 
 
 def read_log(folder: Path, plan: Plan) -> Arrived:

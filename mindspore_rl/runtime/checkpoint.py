@@ -21,6 +21,7 @@ from mindspore_rl.plan.plan import GRAPH_FILE, JOB_FILE, OUTCOME_FILE, PLAN_FILE
 from mindspore_rl.plan.reading import read
 from mindspore_rl.platform.cache import make_folder, replacing, writing
 from mindspore_rl.runtime import npz, replay_segments
+from mindspore_rl.runtime.arrivals_log import ARRIVALS_FILE
 from mindspore_rl.runtime.replay_segments import Replay, Segment, pieces_of, row_bytes
 
 FOLDER = "checkpoints"
@@ -103,7 +104,8 @@ def remove_unused(folder: Path, before: int) -> None:
 def remove_unfinished(run_dir: Path) -> None:
     """Removes what killed or failed processes had written of a next file; none may be left."""
     with contextlib.suppress(OSError):
-        own = (run_dir / f"{name}.tmp" for name in (JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE))
+        files = JOB_FILE, PLAN_FILE, GRAPH_FILE, OUTCOME_FILE, ARRIVALS_FILE
+        own = (run_dir / f"{name}.tmp" for name in files)
         for made in (*own, *(run_dir / FOLDER).glob("*.npz.tmp")):
             made.unlink(missing_ok=True)
         replay_segments.drop_all(run_dir / replay_segments.FOLDER)

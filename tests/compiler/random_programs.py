@@ -17,6 +17,11 @@ from mindspore_rl.rl.statistics import moments
 from tests.programs.small_agents import BaseLearner, SmallTrainer
 
 
+class Pair(NamedTuple):
+    one: Any
+    two: Any
+
+
 class Step(NamedTuple):
     obs: Any
     action: Any
@@ -61,6 +66,7 @@ class Writer:
         self.arrays, self.numbers, self.counters = list(arrays), list(numbers), []
         self.keeps, self.data, self.helpers, self.drawn = keeps, data, helpers, drawn
         self.gradients, self.loops, self.lists, self.nested = 2, 0, [], 0
+        self.tables, self.pairs, self.functions = [], [], []
         self.metrics = 0
 
     def fill(self, text):
@@ -90,7 +96,8 @@ class Writer:
 
     def block(self, depth, statements, exits=False):
         """Writes statements whose new names end with them."""
-        before = list(self.arrays), list(self.numbers), list(self.lists)
+        kept = ("arrays", "numbers", "lists", "tables", "pairs", "functions")
+        before = {name: list(getattr(self, name)) for name in kept}
         self.nested += 1
         for _ in range(statements):
             self.statement(depth)
@@ -99,7 +106,7 @@ class Writer:
             self.add(depth + 1, self.rng.choice(("break", "continue")))
             self.statement(depth)
         self.nested -= 1
-        self.arrays, self.numbers, self.lists = before
+        vars(self).update(before)
 
     def condition(self, depth):
         self.add(depth, f"if {self.fill(self.rng.choice(CONDITIONS))}:")
@@ -124,9 +131,8 @@ class Writer:
         elif kind == "epochs":
             self.add(depth, f"for {counter} in msrl.epochs(2):")
         else:
-            names = ", ".join(self.rng.choices(self.numbers, k=3))
             value = self.name("n")
-            self.add(depth, f"for {counter}, {value} in enumerate(({names})):")
+            self.add(depth, f"for {counter}, {value} in enumerate({self.several()}):")
             self.numbers.append(value)
         self.counters.append(counter)
         self.block(depth + 1, self.rng.randint(1, 3), kind in ("range", "epochs"))
@@ -253,6 +259,80 @@ class Writer:
         self.add(depth + 1, f"{new}[{turn}] = {carried}")
         self.arrays.append(new)
 
+    def several(self):
+        """Returns a sequence of numbers."""
+        one, two, three = self.rng.choices(self.numbers, k=3)
+        ways = [f"({one}, {two}, {three})", f"reversed([{one}, {two}])", f"[{one}, 0.5 * {two}]"]
+        ways += [f"(x * {one} for x in ({two}, {three}))"]
+        ways += [f"{name}.values()" for name in self.tables]
+        ways += self.lists if not self.loops else []
+        return self.rng.choice(ways)
+
+    def together(self, depth):
+        """Writes a loop over two sequences at once, or a sum over one."""
+        if self.rng.random() < 0.5:
+            way = self.rng.choice(("sum({0})", "max({0})", "sum([0.5 * x + {n} for x in {0}])"))
+            name = self.rng.choice(self.numbers)
+            self.add(depth, f"{name} = " + self.fill(way.replace("{0}", self.several())))
+            return
+        pair = self.name("n"), self.name("n")
+        self.add(depth, f"for {', '.join(pair)} in zip({self.several()}, {self.several()}):")
+        self.numbers += pair
+        self.loops += 1
+        self.block(depth + 1, self.rng.randint(1, 2))
+        self.loops -= 1
+        for name in pair:
+            self.numbers.remove(name)
+
+    def table(self, depth):
+        """Makes, changes or reads a dictionary of numbers."""
+        if not self.tables or self.rng.random() < 0.2:
+            self.tables.append(self.name("d"))
+            self.add(depth, f'{self.tables[-1]} = {{"a": {self.fill("{n}")}, "b": 0.25}}')
+            return
+        name, key = self.rng.choice(self.tables), self.rng.choice("ab")
+        ways = (f'{name}["{key}"] = {{n}} + 0.1', f'{name}["{key}"] += 0.5 * {{n}}')
+        ways += (f"{name} = {{{{k: 0.5 * v + {{n}} for k, v in {name}.items()}}}}",)
+        ways += (f"{name} = {{{{**{name}, '{key}': {{n}}}}}}",)
+        ways += tuple(f'{n} = {name}["{key}"]' for n in self.rng.choices(self.numbers, k=2))
+        self.add(depth, self.fill(self.rng.choice(ways)))
+
+    def pair(self, depth):
+        """Makes, changes or reads a tuple or a record of two numbers."""
+        if not self.pairs or self.rng.random() < 0.2:
+            self.pairs.append(self.name("p"))
+            way = self.rng.choice(("({n}, {m})", "Pair({n}, two={m})"))
+            self.add(depth, f"{self.pairs[-1]} = {self.fill(way)}")
+            return
+        name, (one, two) = self.rng.choice(self.pairs), self.rng.choices(self.numbers, k=2)
+        kind = "Pair" if any(f"{name} = Pair" in line for line in self.lines) else ""
+        ways = [f"{name} = {kind}({name}[1], 0.5 * {name}[0] + {{n}})", f"{one} = {name}[0]"]
+        ways += [f"{one} = {name}[1] + {{m}}"] + [f"{one}, {two} = {name}"] * (one != two)
+        ways += [f"{name} = {name}._replace(one={{n}})", f"{one} = {name}.two"] * (kind != "")
+        self.add(depth, self.fill(self.rng.choice(ways)))
+
+    def function(self, depth):
+        """Writes a function within this one, or a call of one."""
+        if self.functions and self.rng.random() < 0.7:
+            name, new = self.rng.choice(self.functions), self.name("n")
+            ways = ("({n})", "({n}, {m})", "({n}, z={m})", "(y={n}, x={m})")
+            self.add(depth, f"{new} = {name}{self.fill(self.rng.choice(ways))}")
+            self.numbers.append(new)
+            return
+        name = self.name("f")
+        self.add(depth, self.fill(f"def {name}(x, y={{n}}, *, z=0.5):"))
+        lines = ["x = 0.5 * x + y", "x, y = y, x + 0.1", "y = bounded(x) + {n}"]
+        for line in self.rng.sample(lines, self.rng.randint(1, 2)):
+            self.add(depth + 1, self.fill(line))
+        if self.rng.random() < 0.3:
+            self.add(depth + 1, self.fill("if x > {n}:"))
+            self.add(depth + 2, "return y * z")
+        self.add(depth + 1, self.fill("return x + z * y * {n}"))
+        self.functions.append(name)
+        if self.rng.random() < 0.3:
+            self.functions.append(self.name("f"))
+            self.add(depth, f"{self.functions[-1]} = partial({name}, z={self.fill('{n}')})")
+
     def swap(self, depth):
         one, two = self.rng.sample(self.numbers, 2)
         self.add(depth, f"{one}, {two} = {two}, 0.9 * {one}")
@@ -266,7 +346,8 @@ class Writer:
             (3 * inner, self.condition), (2 * (inner and self.loops < 2), self.loop),
             (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
             (1, self.listed), (1, self.helper), (1, self.swap), (1, self.backwards),
-            (2, self.metric),
+            (2, self.metric), (1, self.together), (2, self.table), (2, self.pair),
+            (1, self.function),
         )  # fmt: skip
         weights, writers = zip(*kinds, strict=True)
         self.rng.choices(writers, weights)[0](depth)

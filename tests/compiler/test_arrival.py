@@ -18,6 +18,7 @@ SMALL = {
     "a2c": {"num_steps": 4, "hidden": (8,)},
     "ppo": {"num_steps": 4, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)},
 }
+SMALL["mappo"] = SMALL["ppo"] | {"env": "pettingzoo:mpe2.simple_spread_v3"}
 
 
 def asynchronous(name, workers, num_envs, schedule=None, iterations=1, **config):

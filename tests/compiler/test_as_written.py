@@ -298,6 +298,35 @@ for i in range(2):
             last = last - part * 0.1 * power
     target = target + last * i
 target = sum(k * part for part in (target, reward) for k in range(1, 3))
+low, high = msrl.min(reward), msrl.max(reward)
+made = [low, high]
+for _ in msrl.epochs(2):
+    for one, other in zip((low, {"h": high}["h"], high), [high, low, low]):
+        low, high = low + 0.5 * one, high - 0.25 * other
+    for part in made:
+        made = [high, part]
+target = target * low + made[0] + made[1]
+"""
+BY_TURNS = """
+a, b, c = msrl.mean(reward), msrl.max(reward), msrl.min(reward)
+def shifted(value):
+    return value + 0.1 * a
+for x in (v * a for k, v in enumerate((b, c, b, 2 * c)) if k != 1 and v > a):
+    a = a + 0.3 * x
+    if a > 100.0:
+        break
+for x in filter(lambda v: v > a, (b, c, 2 * b, a)):
+    a = a + 0.2 * x
+for t in range(2):
+    for pair in zip((b, c), (v * a for v in (b, c)), map(lambda v, w: v * a + w, (b, c), (c, a))):
+        a = a + 0.3 * pair[0] + 0.1 * pair[1] - pair[2]
+    for k, x in enumerate(map(shifted, (b, c))):
+        a = 0.5 * a + k * x
+for x in map(lambda seen: msrl.mean(self.net.value(seen)), (obs, 0.5 * obs)):
+    g, _ = msrl.gradient(self.loss, self.net, obs, action, target * x)
+    msrl.update(self.apply, g)
+    a = a + x
+target = target * a
 """
 TURNS = """
 total = 0.0
@@ -370,6 +399,8 @@ MOVED = """
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'
 PARTS = 'rows[..., :4], rows[..., 4].astype("int32"), rows[..., 5]'
 MEMORY = "memory = ops.zeros((self.config.num_envs, obs.shape[-1] // 2))\n"
+MEMORY += "        kept = {'sum': ops.zeros((self.config.num_envs,))}\n"
+STEPS_BY_NUMBER = "for step in msrl.steps()", "for step in range(self.config.num_steps)"
 DROPPED = """
 top, low = msrl.max(reward), msrl.min(reward)
 for k in range(1, 3):
@@ -518,7 +549,64 @@ PYTHONS = """
         all_losses["mean"] = sum(losses) / len(losses)
     msrl.report({k: v for k, v in all_losses.items() if k != "none"})
     """
+BOOKKEEPING = """
+def total(*xs, **more):
+    return sum(xs) + more["last"]
+groups, counts = defaultdict(list), defaultdict(float)
+names = sorted({name for name in ("bb", "a", "ccc")} - {"a"}, key=lambda name: -len(name))
+for k, (name, other) in enumerate(itertools.product(names, (1.0, 2.0))):
+    groups[name].append(k * reward + other)
+    groups[f"{name}/{k}"].append(reward)
+    counts["all"] += msrl.mean(reward) * k
+popped = groups.pop("bb/2")
+kept = popped[0] - counts["all"]
+spread = {f"spread/{k}": v for k, v in spreads(msrl.mean(reward)).items()}
+target = functools.reduce(lambda a, b: a - 0.5 * b, groups["ccc"]) + groups["bb"][1] * kept
+for (_, low), (_, high) in itertools.pairwise(sorted(spread.items(), key=lambda pair: pair[0])):
+    target = target + low - 2.0 * high
+for a, b in zip(*[(target, reward), (0.5, 2.0)]):
+    target = target + 0.1 * a * b
+xs = [reward, target, 2.0 * reward]
+last = xs.pop()
+del spread["spread/low"], a
+b = spread.copy()
+target = total(sum(map(lambda x: 0.5 * x, xs)), last, last=len(b) * len(groups))
+first = xs.pop(0)
+target = target - first + len(xs)
+match self.config.env:
+    case "Pendulum-v1":
+        target = nothing
+    case "CartPole-v1" | "probe:constant" if len(names) == 2:
+        target = RATES["half"](target) + len(names)
+    case _:
+        target = 0.1 * target
+squash = (ops.tanh, ops.sin)[len(names) - 2]
+target = squash(target) + self.centred(msrl, **{"value": reward, "by": 0.5})
+by_name = {"action": action, "target": target}
+g, m = msrl.gradient(self.loss, self.net, obs, **by_name)
+msrl.update(self.apply, g)
+"""
+HEAD = """import functools, itertools
+from collections import defaultdict
+RATES = {"all": lambda x: 1.0 * x, "half": lambda x: 0.5 * x, "less": lambda x: x - 0.5}
+def spreads(x):
+    found = {}
+    for name in ("low", "high"):
+        found[name] = 0.5 * x if name == "low" else 2.0 * x
+    return found
+from mindspore import nn, ops"""
+CENTRED = """
+    def centred(self, msrl, **given):
+        return given["value"] - given["by"] * msrl.mean(given["value"])
+
+    def learn"""
 EQUAL = {
+    "bookkeeping in Python": (
+        {
+            "learn": BOOKKEEPING,
+            "remove": [("from mindspore import nn, ops", HEAD), ("\n    def learn", CENTRED)],
+        },
+    ),
     "functions and iterators of Python": (
         {
             "learn": PYTHONS,
@@ -604,11 +692,13 @@ EQUAL = {
     "a replica takes its rows of an array made of numbers": (
         {
             "learn": ROWS_OF_NUMBERS,
-            "loop": "memory = 0.5 * memory + obs[:, :2]\nreward = reward + memory.sum(-1)",
-            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}")],
+            "loop": "memory = 0.5 * memory + obs[:, :2]\nkept['sum'] = 0.5 * kept['sum'] + reward\n"
+            "reward = kept['sum'] + memory.sum(-1)",
+            "remove": [(ITERATIONS, f"        {MEMORY}{ITERATIONS}"), STEPS_BY_NUMBER],
         },
     ),
     "turns left out, and ranges with a start and a step": ({"learn": TURNS},),
+    "generators and `map` compute a value at its turn": ({"learn": BY_TURNS},),
     "returns under conditions of the run": (
         {"learn": RETURNS, "remove": [("\n    def learn(self, msrl, batch):", SHIFTED)]},
     ),

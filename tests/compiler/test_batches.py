@@ -71,7 +71,8 @@ def shuffled(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "workers", "gather"), quick([("ppo", 3, 2), ("a2c", 3, 1), ("ppo", 2, 1)], 0)
+    ("algorithm", "workers", "gather"),
+    quick([("ppo", 3, 2), ("mappo", 2, 1), ("a2c", 3, 1), ("ppo", 2, 1)], 0, 1),
 )
 def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path, shuffled):
     job = request(algorithm, workers, 6, gather=gather, staleness=3)
@@ -86,10 +87,14 @@ def test_a_run_is_the_plain_loop_of_its_log(algorithm, workers, gather, tmp_path
         assert far(plan, log, arrays) > 1e-4
 
 
-@pytest.mark.parametrize(("algorithm", "gather"), quick([("ppo", 1), ("a2c", 2)], 0))
+@pytest.mark.parametrize(
+    ("algorithm", "gather"), quick([("ppo", 1), ("a2c", 2), ("r2d2", 2)], 0, 2)
+)
 def test_several_learners_are_the_plain_loop_of_their_log(algorithm, gather, tmp_path, shuffled):
     """Each learns from batches of its own actors, and both make the same updates."""
-    job = request(algorithm, 4, 8, policy=LEARNERS, gather=gather, staleness=3)
+    config = SEQUENCES | {"batch_size": 8} if algorithm == "r2d2" else None
+    own = {} if config else {"gather": gather}  # with a kept replay that of the loop: all
+    job = request(algorithm, 4, 8, policy=LEARNERS, config=config, staleness=3, **own)
     plan, _, arrays = run(job, tmp_path)
     log = read_log(tmp_path, plan).rows
     assert plan.steps_per_update == 2 * gather * 2 * 4

@@ -31,7 +31,9 @@ REFUSED = {
     "^try:\n    pass\nfinally:\n    pass": "`try`",
     "target = (^lambda x: x)(reward)": "a lambda",
     "target = sum([x for x in ^obs[0]])": "a comprehension over",
-    "d = ^{x for x in (1, 2)}": "a comprehension",
+    "d = ^{x for x in (reward, 2)}": "a comprehension",
+    "g = ^(x * reward for x in (1, 2))\ntarget = sum(g)": "a generator that is kept",
+    "for x in map(^partial(max, 1.0), (2.0,)):\n    target = x": "a `map` or `filter` by this",
     "^global THING": "`global`",
     "^self.kept = reward": "an assignment to an attribute",
     "^reward[0] = 0.0": "an assignment to an element",
@@ -66,7 +68,7 @@ REFUSED = {
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"
-    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` may end",
+    "        break\ntarget = reward * ^x": "`x` behind a loop that `break` or `return` may end",
     "first, ^*others = ops.split(reward, 1)": "of a value whose length is not known now",
     "^a, b, *c = (reward,)": "3 names for 1 value(s)",
     "target = ^[x for x in (reward,) if msrl.mean(x) > 0][0]": "a comprehension with a condition",
@@ -130,7 +132,17 @@ REFUSED = {
     "grads, m = msrl.gradient(^lambda o: o * rest, self.net, obs)": "the unknown name 'rest'",
     "d = {'a': 1.0}\n^for i in msrl.epochs(2):\n"
     "    d['b'] = (d['a'], i)": "`d`, a dictionary that grows in a loop that reads it",
-    "xs = [reward]\ntarget = ^xs.pop()": "`pop` of a list",
+    "xs = [reward]\ntarget = 2.0 * ^xs.pop()": "`pop` of a list",
+    "d = {'a': reward}\ntarget = 2.0 * ^d.pop('a')": "`pop` of a dictionary",
+    "xs = [reward, target]\n^for i in msrl.epochs(2):\n    x = xs.pop()": "changes its structure",
+    "xs = [reward, target]\n^if msrl.mean(reward) > 0:\n"
+    "    xs.pop()\ntarget = xs[-1]": "`xs`, which is something else in each branch",
+    "d = {'a': {'a': reward}}\nd = ^d.pop('a')": "`pop` of a dictionary",
+    "d = {'a': reward}\n^d.pop('b')": "`pop` of 'b', which is not there",
+    "for x in ^sorted([reward, target]):\n    pass": "`sorted` of what is known only at run time",
+    "names = sorted(('a', 'b'), key=^lambda k: self.net.critic.layers[0].weight[0, 0])": (
+        "a lambda"
+    ),
     "d = {}\nfor k in range(2):\n    for (o,) in msrl.minibatches(2, (obs,)):\n"
     "        d[^f'o{k}'] = msrl.mean(o)": "a value that is only known at run time",
     "x = ops.zeros_like(reward)\ny = x\n^x[0] = reward[0]": "an assignment to an element",

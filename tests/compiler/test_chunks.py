@@ -1,6 +1,7 @@
 """Loops in chunks: the reference's numbers, the documented order, and refusals with reasons."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,10 @@ CASES = [
     ("two_rollouts", SCATTERED, 1, 2, "CartPole-v1"),
     ("recurrent", "SingleLearnerFine", 1, 2, "CartPole-v1"),
 ]
+ACTORS = replace(
+    SCATTERED, fragments=(replace(SCATTERED.fragments[0], replicas=1), *SCATTERED.fragments[1:])
+)
+"""Several replicas that act, and one with the environments."""
 
 
 def _job(name, policy, workers, chunks, environment, act_for=0, **config):
@@ -100,6 +105,7 @@ def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
     [
         (("ppo", "SingleLearnerCoarse", 2, 1, "CartPole-v1", 1), "take SingleLearnerFine"),
         (("ppo", "SingleLearnerFine", 2, 1, "CartPole-v1", 3), "2 replicas of environment"),
+        (("ppo", ACTORS, 2, 1, "CartPole-v1", 1), "here 3 of a act"),
         (("ppo", "SingleLearnerFine", 2, 2, "CartPole-v1", 1), "leave one of them out"),
         (
             ("ppo", "SingleLearnerCoarse", 2, 2, "CartPole-v1"),

@@ -136,6 +136,24 @@ def test_records_may_be_counted_by_num_envs(tmp_path):
         assert size == 3 * wanted
 
 
+EIGHTHS = """
+import dataclasses
+
+@dataclasses.dataclass(frozen=True)
+class Eighths(Config):
+    def __post_init__(self):
+        if self.num_envs % 8:
+            raise ValueError(f"{self.num_envs} environments")
+
+class Algorithm"""
+
+
+def test_the_config_says_with_how_many_environments_a_program_is_analysed(tmp_path):
+    changed = [("\nclass Algorithm", EIGHTHS), ("    Config = Config", "    Config = Eighths")]
+    values = analyse_with(tmp_path, remove=changed, compiled=False).program.values
+    assert values["reward"].shape == (8,)
+
+
 def test_rows_that_lie_apart_are_told_how_to_lie_side_by_side(tmp_path):
     line = """
         rows = ops.stack((reward.reshape(-1), reward.reshape(-1)), 1)

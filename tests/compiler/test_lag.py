@@ -18,6 +18,7 @@ from tests.tiers import quick
 COARSE, FINE = "SingleLearnerCoarse", "SingleLearnerFine"
 A2C = {"num_envs": 3, "num_steps": 4, "hidden": (8,)}
 PPO = {**A2C, "num_minibatches": 2, "update_epochs": 2}
+SPREAD = "pettingzoo:mpe2.simple_spread_v3"
 IN_GRAPH = {"env": "graph:CartPole-v1"}
 
 
@@ -31,13 +32,15 @@ def request(algorithm, policy, workers, lag, iterations=3, **config):
     ("algorithm", "policy", "workers", "config"),
     quick(
         [
-            ("a2c", COARSE, 2, A2C),
+            ("a2c", COARSE, 2, {**A2C, "env": "envpool:CartPole-v1"}),
+            ("mappo", COARSE, 2, {**PPO, "update_epochs": 1, "env": SPREAD}),
             ("a2c", FINE, 1, A2C),
             ("ppo", COARSE, 2, PPO),
             ("a2c", "Central", 2, A2C),
             ("a2c", "GPUOnly", 1, {**A2C, **IN_GRAPH}),
         ],
         0,
+        1,
     ),
 )
 def test_a_free_run_has_the_same_lag(algorithm, policy, workers, config, tmp_path):

@@ -1,11 +1,15 @@
 """Programs whose results would depend on the number of replicas are refused, with the line."""
 
+import dataclasses
+import re
+
 import pytest
 
 from mindspore_rl.compiler.partition.replicate import shares
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from tests.compiler.programs import analyse_with
+from tests.compiler.test_programs import SCATTERED
 
 TAKE = (
     "    def learn",
@@ -79,6 +83,14 @@ def test_a_policy_that_permits_too_little(tmp_path):
     )
     with pytest.raises(PolicyError, match=r"add Cut\('parameters', 'update', 'actor'\) to the p"):
         analyse_with(tmp_path, policy)
+
+
+@pytest.mark.parametrize("missing", SCATTERED.cuts, ids=lambda cut: cut.mark)
+def test_a_cut_that_a_policy_lacks_is_named_with_its_components(missing, tmp_path):
+    cuts = tuple(cut for cut in SCATTERED.cuts if cut != missing)
+    wanted = f"add Cut({missing.mark!r}, {missing.source!r}, {missing.target!r}) to the policy; or"
+    with pytest.raises(PolicyError, match=re.escape(wanted)):
+        analyse_with(tmp_path, dataclasses.replace(SCATTERED, cuts=cuts), compiled=False)
 
 
 def test_what_a_learner_inserts_of_its_network_stays_with_it(tmp_path):

@@ -16,10 +16,11 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.runtime import checkpoint
 from mindspore_rl.runtime.arrivals_log import read_log
-from tests.compiler import inproc
+from tests.compiler import inproc, random_policies
 from tests.compiler.random_programs import program
 from tests.compiler.test_batches import ASYNCHRONOUS, LEARNERS, replayed, shuffled  # noqa: F401
 from tests.compiler.test_programs import SCATTERED
+from tests.multiprocess import test_theorem
 
 COARSE = "SingleLearnerCoarse"
 POLICIES = ("Central", "MultipleLearners", COARSE, "SingleLearnerFine", SCATTERED)
@@ -28,14 +29,16 @@ WITH_BATCHES = ((COARSE, 2), (COARSE, 4), (LEARNERS, 2), (LEARNERS, 4))
 COUNT = int(os.environ.get("MSRL_FUZZ", "4"))
 FIRST = int(os.environ.get("MSRL_FUZZ_FROM", "1"))
 SEEDS = range(FIRST, FIRST + COUNT)
-FEWER = SEEDS if "MSRL_FUZZ" in os.environ else (2, 11)
+SHIPPED_SEEDS = SEEDS if "MSRL_FUZZ" in os.environ else (2, 260)
+FEWER = SEEDS if "MSRL_FUZZ" in os.environ else (2, 3)
 """Programs under schedules: one with a replay, one whose loop begins with an array of zeros."""
 REFUSED = (
     "in an unrolled loop or comprehension",
     "after another that a condition may leave out",
     "put the minibatches outside",
+    *random_policies.REFUSED,
 )
-"""What programs may be refused for, see docs/add_an_algorithm.md."""
+"""What programs may be refused for, see docs/add_an_algorithm.md, and schedules."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -44,6 +47,26 @@ def test_random_programs_equal_the_reference(seed, tmp_path):
     policy, workers = rng.choice(POLICIES), rng.randint(1, 3)
     job = request(tmp_path, text, policy, workers)
     assert wrong(lambda: inproc.differences(job, tmp_path / "job")) == [], told(text, job)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_programs_under_random_policies_equal_the_reference(seed, tmp_path):
+    chosen = random_policies.policy(seed)
+    iterations = 2 + chosen.schedule.lag
+    job = request(tmp_path, program(seed), chosen, 1 + seed % 3, iterations=iterations)
+    assert wrong(lambda: inproc.differences(job, tmp_path / "job")) == [], told(program(seed), job)
+
+
+@pytest.mark.parametrize("seed", SHIPPED_SEEDS)
+def test_algorithms_under_random_policies_equal_the_reference(seed, tmp_path):
+    rng, chosen = random.Random(seed), random_policies.policy(seed)
+    environment = rng.choice(("CartPole-v1", "graph:CartPole-v1"))
+    name = rng.choice(("ppo", "r2d2", "dqn", "a2c", "qr_dqn", "trpo", "impala", "ppg", "rnd"))
+    options = rng.choice([*test_theorem._rows(test_theorem._options(name))])
+    job = test_theorem.request_for(name, "SingleLearnerCoarse", environment, 1 + seed % 3, options)
+    iterations = 2 + chosen.schedule.lag
+    job = dataclasses.replace(job, policy=chosen, compiled=False, num_iterations=iterations)
+    assert wrong(lambda: inproc.differences(job, tmp_path)) == [], told(f"{name} {options}", job)
 
 
 @pytest.mark.parametrize("seed", FEWER)

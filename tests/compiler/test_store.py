@@ -1,8 +1,11 @@
 """A replay on ranks of its own is sent rows and priorities, never parameters."""
 
+import dataclasses
+
 import pytest
 
-from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
+from mindspore_rl.errors import PolicyError
+from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule, Schedule
 from tests.compiler import inproc
 from tests.compiler.programs import analyse_with, program_with
 
@@ -60,11 +63,19 @@ if msrl.env_steps() >= 32:
 """
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_its_priorities_are_those_of_the_plain_loop(late, tmp_path):
+@pytest.mark.parametrize(("late", "lag"), [(False, 1), (True, 0)])
+def test_its_priorities_are_those_of_the_plain_loop(late, lag, tmp_path):
     parts = changed("ops.abs(self.net.value(obs) - target)")
     if late:
         parts = [PARTS[0], ("msrl.replay_sample()", "msrl.replay_sample(16)")]
     file = program_with(tmp_path, parts, learn=LATE if late else "pass")
-    job = inproc.request(file, STORE, 2, num_steps=4)
+    job = inproc.request(file, STORE, 2, {"lag": lag}, num_steps=4)
+    job = dataclasses.replace(job, num_iterations=2 + 2 * lag)
     assert inproc.differences(job, tmp_path) == []
+
+
+def test_it_takes_no_rows_as_they_come(tmp_path):
+    policy = dataclasses.replace(STORE, schedule=Schedule("asynchronous"))
+    told = "are actor, store, learner: let one of them hold replay, gradient and update"
+    with pytest.raises(PolicyError, match=told):
+        analyse_with(tmp_path, policy, remove=changed("ops.abs(reward) + 0.1"))

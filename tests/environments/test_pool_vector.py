@@ -134,12 +134,27 @@ def test_it_keeps_its_promises(capfd, recwarn):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("backend", quick(["inproc", "mpi"], 0))
-def test_ranks_train_on_it(tmp_path, capsys, backend):
+@pytest.mark.parametrize(
+    ("backend", "policy", "order"),
+    quick(
+        [
+            ("inproc", "MultipleLearners", "synchronous"),
+            ("inproc", "SingleLearnerCoarse", "asynchronous"),
+            ("mpi", "MultipleLearners", "synchronous"),
+            ("mpi", "SingleLearnerCoarse", "asynchronous"),
+        ],
+        0,
+        1,
+    ),
+)
+def test_ranks_train_on_it(tmp_path, capsys, backend, policy, order):
+    """Asynchronously, too, and the plain loop of the log has the same episodes."""
     run = tmp_path / "run"
-    command = ["train", "a2c", "--env", "envpool:CartPole-v1", "--policy", "MultipleLearners"]
+    command = ["train", "a2c", "--env", "envpool:CartPole-v1", "--policy", policy]
     sizes = ["--workers", "2", "num_envs=4", "num_steps=16", "--total-steps", "192"]
-    command += ["--backend", backend]
+    command += ["--backend", backend, "--schedule", order]
     assert cli.main([*command, *sizes, "--run-dir", str(run), "--quiet"]) == 0
     assert "steps: 192 environment steps" in capsys.readouterr().out
     assert len(list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))) == 3
+    if order == "asynchronous":
+        assert cli.main(["replay", str(run)]) == 0

@@ -83,7 +83,7 @@ def test_workers_on_a_host_that_was_cut_off_end_by_themselves(place):
 def test_address_of_another_machine(place):
     file = place.folder / "hosts.yaml"
     addresses = "".join(
-        f"  - {{name: {n}, address: 10.77.0.{i}}}\n" for n, i in (("a", 1), ("b", 2))
+        f"  - {{name: {n}, address: 10.77.0.{i}, slots: 2}}\n" for n, i in (("a", 1), ("b", 2))
     )
     file.write_text(f"hosts:\n{addresses}")
     job = place.job((*SHORT, "--deployment", str(file)))

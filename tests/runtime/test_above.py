@@ -91,7 +91,7 @@ def test_what_a_killed_coordinator_has_not_finished_is_removed(tmp_path):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
         (tmp_path / f"{name}.tmp").touch()
-    for name in ("job.json.tmp", "checkpoints/best.npz.tmp", "own.tmp"):
+    for name in ("job.json.tmp", "arrivals.bin.tmp", "checkpoints/best.npz.tmp", "own.tmp"):
         (tmp_path / name).touch()
     script = started(
         f"go('', lambda tell: tell('run', {str(tmp_path)!r}) and os.kill(os.getpid(), 9) or 0)\n"

@@ -201,6 +201,7 @@ def test_a_fast_worker_may_have_several_records_in_a_batch(bound, held, tmp_path
     workers = [[worker for worker, _ in batch] for batch in run.taken]
     assert workers[0] == [0, 1, 2, 3, 4], "then there is a record of each environment"
     assert any(len(set(batch)) < 5 for batch in workers) == (bound > 1)
+    assert most_apart(workers, 5) <= bound + 1
     check_log(tmp_path, run.plan, run.taken)
     new = kept.inserted - before
     assert [sum(batch.count(w) for batch in workers) for w in range(5)] == new.tolist()
@@ -277,6 +278,7 @@ def test_learners_make_every_update_together(gather, bound, kept, tmp_path):
     if kept:
         inserted = np.concatenate([learner.kept.inserted for learner in learners])
         assert inserted.tolist() == np.bincount(log[:, :, 0].ravel()).tolist()
+        assert most_apart(log[:, :, 0].tolist(), 8) <= bound + 1
     words = [word for learner in learners for word in learner.words]
     for worker in range(8):
         told = [command for rank, command in words if rank == worker and command]
@@ -293,6 +295,12 @@ def check_log(folder, plan, taken):
         numbers = log[log[:, :, 0] == worker][:, 1]
         assert numbers.tolist() == list(range(len(numbers)))
     return log
+
+
+def most_apart(workers, count):
+    """Returns the most updates from one message of a worker to its next, or to the end."""
+    turns = ([u for u, batch in enumerate(workers) if w in batch] for w in range(count))
+    return max(np.diff([*found, len(workers)]).max() for found in turns)
 
 
 class Speeds:

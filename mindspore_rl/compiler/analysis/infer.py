@@ -22,7 +22,7 @@ from mindspore_rl.compiler.analysis.integers import check_integers
 from mindspore_rl.compiler.analysis.interpret import Probe
 from mindspore_rl.compiler.analysis.own_rows import take_own_rows
 from mindspore_rl.compiler.analysis.row_trials import RowTrials, drawn, environment_rows
-from mindspore_rl.compiler.analysis.trainer import smaller_trainer
+from mindspore_rl.compiler.analysis.trainer import smaller_trainers
 from mindspore_rl.compiler.analysis.watchful_probe import WatchfulProbe
 from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import Item, Loop, Op, Program, paths, walk
@@ -35,7 +35,8 @@ from mindspore_rl.purity.calls import RANDOM
 from mindspore_rl.purity.fingerprint import Unknown, fingerprint
 from mindspore_rl.rl.operators import to_array
 
-PROBE_ENVS = (4, 6)
+PROBE_ENVS = tuple(range(4, 130, 2))
+"""Numbers of environments to analyse with: the first two that the program's Config takes."""
 P = TypeVar("P", bound=Probe)
 
 
@@ -44,12 +45,14 @@ class Findings:
     """Results of probing a program, independent of its number of environments and its seed.
 
     Attributes:
-        programs: the programs with `PROBE_ENVS` environments.
+        programs: the programs with these numbers of environments.
+        num_envs: the two numbers, see `PROBE_ENVS`.
         values, row_dependent, unsplittable, agents_mixed: see `Program`; the values are those of
             the larger probe.
     """
 
     programs: tuple[Program, ...]
+    num_envs: tuple[int, ...]
     values: dict[str, Value]
     row_dependent: dict[str, str]
     unsplittable: tuple[str, ...]
@@ -77,7 +80,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
         if name:
             keep(name, pickle.dumps(found))
     else:
-        _check_same(program, found.programs, num_envs)
+        _check_same(program, found.programs, found.num_envs, num_envs)
     inferred = replace(
         program,
         values={name: _scaled(value, num_envs) for name, value in found.values.items()},
@@ -92,7 +95,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
 def _name_in_cache(trainer: Any, program: Program, compiled: bool) -> str:
     """Returns the cache name of a program's findings; empty if it has no unique fingerprint."""
     algorithm = program.algorithm
-    small, cls = smaller_trainer(trainer, PROBE_ENVS[0], algorithm), type(trainer)
+    small, cls = next(smaller_trainers(trainer, PROBE_ENVS, algorithm)), type(trainer)
     kinds = ("noise", "replay_keep", "replay_draw", "dataset_windows", "dataset_transitions")
     each = [op.attrs for op, _ in walk(program.body) if op.kind in kinds]
     parts = (small, cls, inspect.getfile(cls), algorithm, compiled, each)
@@ -114,10 +117,12 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
     job, config = read(trainer), trainer.config
     with GrowingEnvironment(config.env, trainer.spec.in_graph, config.seed) as shared:
-        small = _probed(WatchfulProbe, trainer, job, program.algorithm, PROBE_ENVS[0], shared)
-        large = _probed(Probe, trainer, job, program.algorithm, PROBE_ENVS[1], shared)
-    programs = small.program, large.program
-    _check_same(program, programs, trainer.config.num_envs)
+        trainers = smaller_trainers(trainer, PROBE_ENVS, program.algorithm)
+        few, more = next(trainers), next(trainers)
+        small = _probed(WatchfulProbe, few, job, program.algorithm, shared)
+        large = _probed(Probe, more, job, program.algorithm, shared)
+    programs, counts = (small.program, large.program), (small.num_envs, large.num_envs)
+    _check_same(program, programs, counts, trainer.config.num_envs)
     values = _values(small, large, program.algorithm)
     if compiled:
         check_branches(large)
@@ -149,21 +154,21 @@ def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
     for op, inputs in large.evaluated:
         agents.follow(op, inputs)
     agents.mixed.update({name: text for name, text in dependent.items() if text == RANDOM})
-    return Findings(programs, agents.values, dependent, tuple(unsplittable), agents.mixed)
+    return Findings(programs, counts, agents.values, dependent, tuple(unsplittable), agents.mixed)
 
 
-def _probed(
-    kind: type[P], trainer: Any, job: Any, algorithm: str, num_envs: int, shared: GrowingEnvironment
-) -> P:
-    smaller = smaller_trainer(trainer, num_envs, algorithm)
+def _probed(kind: type[P], smaller: Any, job: Any, algorithm: str, shared: GrowingEnvironment) -> P:
+    num_envs = smaller.config.num_envs
     probe = kind(smaller, build(smaller, algorithm, job), num_envs, shared.grow(num_envs))
     probe.run()
     return probe
 
 
-def _check_same(program: Program, probed: tuple[Program, ...], num_envs: int) -> None:
+def _check_same(
+    program: Program, probed: tuple[Program, ...], numbers: tuple[int, ...], num_envs: int
+) -> None:
     """Checks that the probed programs equal the job's, except for numbers in expressions."""
-    for probe, number in zip(probed, PROBE_ENVS, strict=True):
+    for probe, number in zip(probed, numbers, strict=True):
         ours, theirs = ([item for item, _ in paths(p.body)] for p in (program, probe))
         for item, other in zip_longest(ours, theirs):
             if item is None or other is None or _form(item) != _form(other):
@@ -217,7 +222,7 @@ def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
     values = {}
     for name, sample in large.seen.items():
         try:
-            values[name] = _compare(small.seen[name], sample)
+            values[name] = _compare(small.seen[name], sample, (small.num_envs, large.num_envs))
         except ProgramError as error:
             raise ProgramError(
                 f"{large.made_at.get(name, algorithm)}\n  `{name}`: {error}"
@@ -225,10 +230,12 @@ def _values(small: Probe, large: Probe, algorithm: str) -> dict[str, Value]:
     return values
 
 
-def _compare(small: Any, large: Any) -> Value:
-    """Infers shape, dtype and environment axis of a value from samples with `PROBE_ENVS` envs."""
+def _compare(small: Any, large: Any, num_envs: tuple[int, int]) -> Value:
+    """Infers shape, dtype and environment axis of a value from samples with so many envs."""
+    few, more = num_envs
     if isinstance(large, (tuple, list)):
-        return Value((), "tuple", parts=tuple(map(_compare, small, large)))
+        parts = (_compare(*pair, num_envs) for pair in zip(small, large, strict=False))
+        return Value((), "tuple", parts=tuple(parts))
     if large is None:
         return Value((), "none")
     array, other = to_array(large), to_array(small)
@@ -238,11 +245,11 @@ def _compare(small: Any, large: Any) -> Value:
     if not axes:
         return Value(array.shape, array.dtype.name)
     axis = axes[0]
-    per_env, rest = divmod(array.shape[axis], PROBE_ENVS[1])
-    if len(axes) > 1 or rest or per_env * PROBE_ENVS[0] != other.shape[axis]:
+    per_env, rest = divmod(array.shape[axis], more)
+    if len(axes) > 1 or rest or per_env * few != other.shape[axis]:
         raise ProgramError(
-            f"a value is {list(other.shape)} with {PROBE_ENVS[0]} environments and "
-            f"{list(array.shape)} with {PROBE_ENVS[1]}: expected one axis in proportion to "
+            f"a value is {list(other.shape)} with {few} environments and "
+            f"{list(array.shape)} with {more}: expected one axis in proportion to "
             "them; for numbers of all of them, give their count by a key of Config of its own "
             "(`group_means` of rl/statistics)"
         )

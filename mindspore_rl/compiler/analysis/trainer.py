@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -124,16 +125,21 @@ def returned_at(function: Any) -> str:
     return f"{file}:{first + places[-1]}: {lines[places[-1]].strip()}"
 
 
-def smaller_trainer(trainer: Any, num_envs: int, algorithm: str) -> Any:
-    """Makes a trainer of the same class with `num_envs` environments.
+def smaller_trainers(trainer: Any, numbers: Iterable[int], algorithm: str) -> Iterator[Any]:
+    """Yields trainers of the same class, with the numbers of environments that its Config takes.
 
     Raises:
-        ProgramError: its Config refuses the number, or the trainer cannot be made.
+        ProgramError: it takes no more of them, or a trainer cannot be made.
     """
-    try:
-        smaller = replace(trainer.config, num_envs=num_envs)
-    except (ValueError, TypeError) as error:
-        raise ProgramError(
-            f"{algorithm} is analysed with num_envs={num_envs}, which its Config refuses: {error}"
-        ) from error
-    return make_trainer(type(trainer), smaller, trainer.spec)
+    refused: list[tuple[int, Exception]] = []
+    for num_envs in numbers:
+        try:
+            smaller = replace(trainer.config, num_envs=num_envs)
+        except (ValueError, TypeError) as error:
+            refused.append((num_envs, error))
+        else:
+            yield make_trainer(type(trainer), smaller, trainer.spec)
+    first, why = refused[0]
+    raise ProgramError(
+        f"{algorithm} is analysed with num_envs={first} and more, which its Config refuses: {why}"
+    ) from why

@@ -23,6 +23,7 @@ from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.implied import Implied, implied_marks
 from mindspore_rl.compiler.frontend.in_place import Changes, as_assignments, joined
+from mindspore_rl.compiler.frontend.lazy_loops import compute_by_turns
 from mindspore_rl.compiler.frontend.left_out_draws import counted_draws
 from mindspore_rl.compiler.frontend.liveness import live_behind
 from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
@@ -293,6 +294,7 @@ class _Builder(ExpressionReader):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)
+        compute_by_turns(tree, frame)
         sizes_in_place(tree, frame)
         count_turns(tree, self.loops.kind_of)
         as_assignments(tree, frame)
@@ -448,6 +450,8 @@ class _Builder(ExpressionReader):
                     "each branch return,\n  or assign the result to a name and return that at last",
                 )
             raise _Returned(self.expression(node.value) if node.value else Static(None))
+        elif isinstance(node, ast.Delete) and all(isinstance(t, ast.Name) for t in node.targets):
+            pass  # Python would refuse to read the name
         elif not isinstance(node, (ast.Pass, ast.AnnAssign)):
             text = STATEMENTS.get(type(node), f"`{type(node).__name__.lower()}`")
             if isinstance(node, ast.While) and node.orelse:

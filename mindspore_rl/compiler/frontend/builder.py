@@ -6,7 +6,7 @@ import importlib
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -214,6 +214,22 @@ class Draft:
             return value
         self.temporary.discard(value.name)  # it is read several times
         return self.unpack(value, self.widths[value.name])
+
+    def kept(self, struct: Struct, only: Container[str] | None = None) -> Struct:
+        """Copies the variables of a value, which assignments may change later.
+
+        Args:
+            struct: the value.
+            only: the variables that change; None: all may.
+        """
+        if isinstance(struct, (tuple, dict)):
+            return rebuilt(struct, (self.kept(part, only) for part in parts_of(struct)))
+        if not isinstance(struct, Var) or not (only is None or struct.name in only):
+            return struct
+        name = (struct.name,)
+        (copied,) = self.emit("copy", (self.fresh(struct.name),), name, reads=name)
+        self.follow(struct.name, copied.name)
+        return copied
 
     def marked(self, mark: str, value: Struct) -> Struct:
         """Adds the boundary of a mark around every array of a value."""

@@ -1,16 +1,18 @@
 """Reads expressions: calls of msrl become operations, everything else becomes glue."""
 
 import ast
+import collections
 import copy
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.assignment import Assignments
 from mindspore_rl.compiler.frontend.builder import Draft
-from mindspore_rl.compiler.frontend.functions import Functions, Inner, Partial
+from mindspore_rl.compiler.frontend.functions import Functions, Inner, Partial, tree_of
 from mindspore_rl.compiler.frontend.grown import Grown, GrownLists
 from mindspore_rl.compiler.frontend.paths import Paths, holds_parameters
 from mindspore_rl.compiler.frontend.perhaps import Choices
@@ -46,7 +48,7 @@ from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform.user_modules import is_users
+from mindspore_rl.platform.user_modules import is_users, own_nodes
 from mindspore_rl.rl.by_place import named_result
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
@@ -105,8 +107,10 @@ class ExpressionReader:
         if isinstance(node, ast.BinOp) and isinstance(node.left, ast.List):
             node = self.frame.with_sizes(node)  # `[None] * len(batch.reward)`
         known, value = self.frame.static(node)
-        if known and isinstance(node, ast.BinOp) and isinstance(value, list):
-            return Listed.of(map(Static, value))  # `[0.0] * 3`
+        if known and isinstance(node, (ast.BinOp, ast.Call)) and isinstance(value, list):
+            return Listed.of(map(Static, value))  # `[0.0] * 3`, `sorted(names)`
+        if known and isinstance(node, ast.Call) and isinstance(value, dict):
+            return Entries.of({key: Static(part) for key, part in value.items()})
         if known and (not is_array(value) or self._is_parameter(value)):
             return Static(value)  # a Parameter is an object: a name of it sees its updates
         return self._glue(node)
@@ -120,7 +124,7 @@ class ExpressionReader:
         if isinstance(node, ast.Name) and node.id in self.frame.names:
             struct = self.frame.names[node.id]
             if isinstance(struct, Gone):
-                self.frame.fail(node, f"{struct.why} (`{node.id}`)")
+                self.frame.fail(node, f"{struct.why} (`{node.id}`)", struct.way)
             constant_array = isinstance(struct, Static) and is_array(struct.value)
             return None if constant_array and not is_parameter(struct.value) else struct
         if isinstance(node, ast.Tuple) and (joined := self._joined(node)) is not None:
@@ -155,6 +159,7 @@ class ExpressionReader:
                 self.sequences.made(node),
                 self.sequences.chosen(node),
                 self._from_keys(node),
+                self._with_defaults(node),
                 self.perhaps.got(node),
                 self.functions.partial(node),
             )
@@ -220,6 +225,9 @@ class ExpressionReader:
         if isinstance(node, ast.Call) and self.frame.static(node.func)[1] is dict:
             given = [(None, arg) for arg in node.args]
             return given + [(item.arg, item.value) for item in node.keywords]
+        match node:
+            case ast.Call(ast.Attribute(owner, "copy"), [], []):
+                return [(None, owner)] if isinstance(self.frame.part(owner), dict) else None
         return None
 
     def _from_keys(self, node: ast.Call) -> Entries | None:
@@ -231,6 +239,20 @@ class ExpressionReader:
                 if all(isinstance(key, Static) for key in found):
                     return Entries.of((key.value, value) for key in found)
         return None
+
+    def _with_defaults(self, node: ast.Call) -> Entries | None:
+        """Reads `defaultdict(list)`; returns None for any other call."""
+        if self.frame.static(node.func)[1] is not collections.defaultdict or not node.args:
+            return None
+        given = [(None, arg) for arg in node.args[1:]]
+        made = Entries.of(self.dictionary(given + [(k.arg, k.value) for k in node.keywords]))
+        made.default = node.args[0]
+        return made
+
+    def default(self, entries: Entries) -> Struct:
+        """Reads the value of an entry that a `defaultdict` makes."""
+        call = ast.copy_location(ast.Call(entries.default, [], []), entries.default)
+        return self.expression(ast.fix_missing_locations(call))
 
     def is_dictionary(self, node: ast.expr) -> bool:
         """Returns whether an expression is a dictionary whose keys are known now."""
@@ -352,6 +374,8 @@ class ExpressionReader:
                 self.frame.check_given({index: base[index]}, node.value)
             return base[index]
         except (KeyError, IndexError, TypeError):
+            if isinstance(base, Entries) and base.default and hasattr(node, "in_change"):
+                return self.default(base)
             has = (
                 f"the keys {', '.join(map(repr, base))}"
                 if isinstance(base, dict)
@@ -486,7 +510,7 @@ class ExpressionReader:
         if not inspect.isfunction(function) or not is_users(function.__module__):
             return False
         given = (*node.args, *(item.value for item in node.keywords))
-        return any(map(self._is_record, given)) or _makes_record(function)
+        return any(map(self._is_record, given)) or _makes_record(function) or makes_dict(function)
 
     def _member(self, node: ast.Call) -> Any:
         """Returns the method of a record's class that a call calls; None for any other call."""
@@ -638,6 +662,8 @@ class ExpressionReader:
             if holds_parameters(struct.value):
                 reads.append(PARAMETERS)
             return path.tree
+        if isinstance(struct, Static) and (home := _home(struct.value)):
+            return ast.Name(self.draft.imported(*home), ast.Load())
         if isinstance(struct, Grown):
             struct = self.grown.parts(struct, node)
         if isinstance(struct, Record):
@@ -684,6 +710,39 @@ def _makes_record(function: Any) -> bool:
 
 def _is_first(index: ast.expr) -> bool:
     return isinstance(index, ast.Constant) and index.value == 0
+
+
+@functools.cache
+def makes_dict(function: Any) -> bool:
+    """Returns whether a function returns a dictionary that it makes, which no array holds."""
+    if (tree := tree_of(function)) is None:
+        return False
+    nodes = list(own_nodes(tree))
+    made = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and _is_dict(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = [node.value for node in nodes if isinstance(node, ast.Return)]
+    return any(_is_dict(one) or (isinstance(one, ast.Name) and one.id in made) for one in found)
+
+
+def _is_dict(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _is_dict(node.left) or _is_dict(node.right)
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    return isinstance(node, (ast.Dict, ast.DictComp)) or called in ("dict", "defaultdict")
+
+
+def _home(value: Any) -> tuple[str, str] | None:
+    """Returns the module of a function and its name there; None for anything else."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not callable(value) or not isinstance(module, str) or not isinstance(name, str):
+        return None
+    there = getattr(sys.modules.get(module), name, None)
+    return (module, name) if there is value else None
 
 
 def _is_pair(struct: Struct) -> bool:

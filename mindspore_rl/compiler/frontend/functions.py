@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import REDUCES_LAST, SAME_SIZES
 from mindspore_rl.compiler.frontend.paths import Paths
-from mindspore_rl.compiler.frontend.records import Entries, Record, rebuilt
+from mindspore_rl.compiler.frontend.records import Entries, Record
 from mindspore_rl.compiler.frontend.scope import (
     BUILTINS,
     MSRL,
@@ -111,7 +111,7 @@ class Functions:
         pairs = list(zip(several[len(several) - len(args.defaults) :], args.defaults, strict=True))
         only = zip(args.kwonlyargs, args.kw_defaults, strict=True)
         pairs += [(arg.arg, given) for arg, given in only if given is not None]
-        defaults = {name: self._kept(self.reader.expression(given)) for name, given in pairs}
+        defaults = {name: self.draft.kept(self.reader.expression(given)) for name, given in pairs}
         return Static(Inner(tree, frame, defaults))
 
     def partial(self, call: ast.Call) -> Static | None:
@@ -119,26 +119,13 @@ class Functions:
         if self.draft.frame.static(call.func)[1] is not functools.partial or not call.args:
             return None
         function, path = self._function(call.args[0])
-        args = tuple(map(self._kept, self.reader.elements(call.args[1:])))
+        args = tuple(map(self.draft.kept, self.reader.elements(call.args[1:])))
         named = self.reader.named(call.keywords)
-        keywords = {name: self._kept(value) for name, value in named.items()}
+        keywords = {name: self.draft.kept(value) for name, value in named.items()}
         if isinstance(function, Partial):
             args, keywords = (*function.args, *args), {**function.keywords, **keywords}
             function, path = function.function, function.path
         return Static(Partial(function, path, args, keywords))
-
-    def _kept(self, struct: Struct) -> Struct:
-        """Copies the variables of a value, which assignments may change later."""
-        if isinstance(struct, tuple):
-            return rebuilt(struct, map(self._kept, struct))
-        if isinstance(struct, dict):
-            return {key: self._kept(part) for key, part in struct.items()}
-        if not isinstance(struct, Var):
-            return struct
-        (copied,) = self.draft.emit(
-            "copy", (self.draft.fresh(struct.name),), (struct.name,), reads=(struct.name,)
-        )
-        return copied
 
     def _function(self, node: ast.expr) -> tuple[Any, Expr | None]:
         """Reads a function that is an argument. Returns: it, and an expression for a known one."""
@@ -271,7 +258,7 @@ class Functions:
 
     def _check_result(self, function: Any, node: ast.expr) -> None:
         """Refuses a loss that returns a dictionary."""
-        tree = _tree_of(function) if self._role == "a loss" else None
+        tree = tree_of(function) if self._role == "a loss" else None
         found = [] if tree is None else own_nodes(tree)
         for made in (node for node in found if isinstance(node, ast.Return)):
             parts: list[Any] = getattr(made.value, "elts", [made.value])
@@ -310,7 +297,7 @@ class Functions:
         for name in free_names(inner.tree):
             struct = frame.names.get(name)
             if isinstance(struct, Gone):
-                self.draft.fail(node, f"{struct.why} (`{name}`) in {inner.name}", "")
+                self.draft.fail(node, f"{struct.why} (`{name}`) in {inner.name}", struct.way)
             if isinstance(struct, Static) and struct.value is MSRL:
                 self.draft.fail(
                     node,
@@ -406,7 +393,7 @@ class Functions:
         )
 
 
-def _tree_of(function: Any) -> Any:
+def tree_of(function: Any) -> Any:
     """Returns the tree of a function; None if it has no source."""
     if isinstance(function, Inner):
         return function.tree
@@ -422,7 +409,7 @@ def width(function: Any) -> int | None:
 
     `return self.net.sample(obs)` counts as many as that method of an attribute returns.
     """
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return None
     values = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
@@ -432,7 +419,7 @@ def width(function: Any) -> int | None:
 
 def gives_one(function: Any) -> bool:
     """Returns whether a function surely gives one array: an operator's result, in each `return`."""
-    if (tree := _tree_of(function)) is None:
+    if (tree := tree_of(function)) is None:
         return False
     values: list[Any] = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values

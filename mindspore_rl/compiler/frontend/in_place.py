@@ -18,7 +18,7 @@ from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var
 
-METHODS = ("append", "extend", "insert", "reverse", "update")
+METHODS = ("append", "clear", "extend", "insert", "pop", "reverse", "update")
 COPIES = ("range", "tuple", "list", "sorted", "len")
 """Functions whose result does not follow later changes of their argument."""
 
@@ -185,7 +185,9 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if method == "insert":  # at the front alone
             given = given[1:] if [ast.unparse(one) for one in given[:1]] == ["0"] else []
-        expected = 0 if method == "reverse" else 1
+        if method == "pop":
+            given = given or [at(node, ast.Constant(-1))]
+        expected = 0 if method in ("reverse", "clear") else 1
         return node if len(given) != expected else _assignment(node, method, base.id, given, key)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
@@ -204,6 +206,7 @@ class _Rewriter(ast.NodeTransformer):
         if not _is_entry(target):
             return node
         read = ast.Subscript(target.value, target.slice, ast.Load())
+        read.in_change = True  # type: ignore[attr-defined]
         value = at(node, ast.BinOp(copy.deepcopy(read), node.op, node.value))
         return _assignment(node, "entry", target.value.id, [target.slice, value])
 
@@ -211,8 +214,32 @@ class _Rewriter(ast.NodeTransformer):
 def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
     """Splits `grads, d["loss"] = ...` into an assignment to names and one to each entry.
 
-    Likewise `d["loss"] = loss = ...`.
+    Likewise `d["loss"] = loss = ...`, `x = d.pop("loss")`, `d.setdefault("loss", []).append(x)`.
     """
+    match statement:
+        case ast.Assign(targets, ast.Call(ast.Attribute(ast.Name() as owner, "pop"), key, [])) if (
+            len(key) < 2 and not any(_stores(target, owner.id) for target in targets)
+        ):
+            place = key[0] if key else ast.Constant(-1)
+            taken = at(statement, ast.Assign(targets, ast.Subscript(owner, place, ast.Load())))
+            return [*_entries_apart(taken), at(statement, ast.Expr(statement.value))]
+        case ast.Expr(
+            ast.Call(
+                ast.Attribute(
+                    ast.Call(
+                        ast.Attribute(ast.Name() as owner, "setdefault"), [key, _], []
+                    ) as first,
+                    method,
+                ),
+                args,
+                [],
+            )
+        ):
+            entry = ast.Attribute(ast.Subscript(owner, key, ast.Load()), method, ast.Load())
+            after = at(statement, ast.Expr(ast.Call(entry, args, [])))
+            return [at(statement, ast.Expr(first)), after]
+        case ast.Delete(several):
+            return [_deleted(one) for one in several]
     if not isinstance(statement, ast.Assign):
         return [statement]
     if len(statement.targets) > 1:
@@ -235,8 +262,16 @@ def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
     texts = (
         ast.Name(f"{part.value.id}_entry_{k}", ast.Load()) for k, part in enumerate(entries, 1)
     )
-    after = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
-    return [at(statement, made) for made in (ast.Assign([names], statement.value), *after)]
+    rest = [ast.Assign([part], text) for part, text in zip(entries, texts, strict=True)]
+    return [at(statement, made) for made in (ast.Assign([names], statement.value), *rest)]
+
+
+def _deleted(target: Any) -> ast.stmt:
+    """Returns `del d["loss"]` as `d.pop("loss")`."""
+    if not _is_entry(target):
+        return at(target, ast.Delete([target]))
+    pop = ast.Attribute(ast.Name(target.value.id, ast.Load()), "pop", ast.Load())
+    return at(target, ast.Expr(ast.Call(pop, [target.slice], [])))
 
 
 def _one_by_one(statement: ast.Assign) -> list[ast.stmt]:
@@ -377,6 +412,9 @@ class Changes:
         if hasattr(node, "part"):
             key = frame.known(node.part) if isinstance(whole, Entries) else None
             struct = whole.get(key) if isinstance(whole, Entries) else None
+            if struct is None and isinstance(whole, Entries) and whole.default:
+                struct = self.reader.default(whole)
+                whole = Entries.of({**whole, key: struct}, whole)
             name = ast.unparse(node.before.value.func.value)
         if isinstance(struct, Grown) and kind in GROWS:
             self._grow(struct, node)
@@ -441,6 +479,17 @@ class Changes:
             parts = list(struct)
             parts[key] = value
             return Listed.of(parts, struct)
+        if kind == "clear":
+            return rebuilt(struct, ()) if isinstance(struct, Listed) else Entries.of({}, struct)
+        if kind == "pop":
+            key, left = self.draft.frame.known(node.given[0]), dict(_items(struct))
+            if isinstance(struct, Listed) and isinstance(key, int) and key < 0:
+                key += len(struct)
+            if left.pop(key, None) is None:
+                self.draft.fail(node, f"`pop` of {key!r}, which is not there,", "pop what is")
+            if isinstance(struct, Entries):
+                return Entries.of(left, struct)
+            return rebuilt(struct, left.values())
         if kind == "reverse" and isinstance(struct, Listed):
             return Listed.of(struct[::-1], struct)
         if (kind == "update") != isinstance(struct, Entries):
@@ -469,12 +518,18 @@ class Changes:
         yield from found[1:]
 
 
+def _items(struct: Any) -> Any:
+    return struct.items() if isinstance(struct, dict) else enumerate(struct)
+
+
 def _instead(node: Any, struct: Any) -> str:
     (kind, name), given = node.in_place, [ast.unparse(part) for part in node.given]
     if kind == "entry" and isinstance(struct, Entries):
         return f"make a new value: {name} = {{**{name}, {given[0]}: {given[1]}}}"
     if kind == "entry":
         return "make a new list of all its parts"
+    if kind in ("clear", "pop"):
+        return "make a new value of what stays"
     if kind == "reverse":
         return f"make a new value: {name} = {name}[::-1]"
     new = {"append": f"[*{name}, {given[0]}]", "extend": f"[*{name}, *{given[0]}]"}

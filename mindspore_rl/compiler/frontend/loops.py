@@ -18,10 +18,14 @@ from mindspore_rl.compiler.frontend.scope import (
     Scope,
     Struct,
     Var,
+    variables,
 )
 from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
 from mindspore_rl.compiler.ir.operations import LOOPS
+
+BEFORE = "give it a value before, too: {0} = ..."
+KEPT = "keep it in the loop, under a name that has a value before: kept = {0}"
 
 
 class Loops:
@@ -107,7 +111,7 @@ class Loops:
         self.end_of(own, "a loop")
         self.assignments.remember(forgotten)
         if named and (shifted or self.frame.names[target] == Var(index)):
-            self.frame.names[target] = Gone("a loop's index after the loop")
+            self.frame.names[target] = Gone("a loop's index after the loop", KEPT.format(target))
         body = self.draft.scope.items
         for flag in (self.frame.names[name].name for name in going):
             name = self.draft.name_op("if")
@@ -129,6 +133,9 @@ class Loops:
         ast.fix_missing_locations(turn)
         self.frame.live[turn] = self.frame.live[node] | loaded(node)
         parts = self.reader.sequences.of(node.iter, "a loop over this")
+        names = self.frame.names.keys() & (assigned(node.body) | assigned([ast.Expr(node.target)]))
+        changing = {var.name for name in names for var in variables(self.frame.names[name])}
+        parts = self.draft.kept(parts, changing)
         self.reader.entered.add(node)
         with self.draft.turns(len(parts)):
             for part in parts:
@@ -142,7 +149,8 @@ class Loops:
                 if self.frame.holds(turn.test) is False:
                     break
         if ends:  # the last part was assigned, and Python would have left the loop before
-            self.end_of(assigned([ast.Expr(node.target)]), "a loop that `break` may end")
+            targets = assigned([ast.Expr(node.target)])
+            self.end_of(targets, "a loop that `break` or `return` may end", KEPT)
 
     def _goes_with_unrolled(self, node: ast.For) -> bool:
         """Returns whether a `range` in an unrolled loop has calls that are numbered by turn."""
@@ -155,12 +163,12 @@ class Loops:
             for call in calls
         )
 
-    def end_of(self, names: set[str], statement: str) -> None:
+    def end_of(self, names: set[str], statement: str, way: str = BEFORE) -> None:
         """Marks names that are local to a statement's body as unreadable after it."""
         for name in names & self.frame.names.keys():
             if isinstance(self.frame.names[name], Broken):
                 continue
-            self.frame.names[name] = Gone(f"`{name}` behind {statement}")
+            self.frame.names[name] = Gone(f"`{name}` behind {statement}", way.format(name))
 
     def _flag_of(self, node: ast.For) -> set[str]:
         """Returns the flag of a loop that may end early; empty if its `break` is never reached."""

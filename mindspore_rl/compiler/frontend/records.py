@@ -102,14 +102,17 @@ class Entries(dict):
 
     Attributes:
         mark: see `Listed`.
+        default: the function of a `defaultdict`; None: it is none.
     """
 
     mark: frozenset[object]
+    default: Any = None
 
     @classmethod
     def of(cls, entries: Any, like: Any = None) -> "Entries":
         """Makes the entries of a dictionary: a new one, or one that has been read already."""
         made = cls(entries)
+        made.default = getattr(like, "default", None)
         made.mark = frozenset([object()]) if like is None else like.mark
         return made
 

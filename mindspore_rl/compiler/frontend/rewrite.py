@@ -4,6 +4,7 @@
 
 import ast
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import Gone, Perhaps, Static, is_literal, literal
@@ -41,13 +42,9 @@ class Rewriter(ast.NodeTransformer):
         field = self.reader.frame.part(attribute)
         if field is not None:
             return self.reader.operand(field, attribute, self.reads)
-        if isinstance(self.reader.frame.part(attribute.value), tuple):
-            self.reader.frame.fail(
-                attribute,
-                f"`{attribute.attr}` of a list",
-                "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend "
-                "and reverse,\n  each on a line of its own",
-            )
+        if isinstance(owner := self.reader.frame.part(attribute.value), (tuple, dict)):
+            kind = "dictionary" if isinstance(owner, dict) else "list"
+            self.reader.frame.fail(attribute, f"`{attribute.attr}` of a {kind}", METHODS[kind])
         return self.reader.object_path(attribute, self.reads) or self.generic_visit(attribute)
 
     def visit_Subscript(self, part: ast.Subscript) -> ast.AST:  # noqa: N802
@@ -70,6 +67,11 @@ class Rewriter(ast.NodeTransformer):
             if isinstance(arg, ast.Starred) and self.reader.is_tuple(arg.value):
                 values = self.reader.elements([arg])
                 args += [self.reader.operand(value, arg, self.reads) for value in values]
+            elif isinstance(arg, ast.GeneratorExp) and self._takes_at_once(call):
+                args.append(self._each(arg))
+            elif self._arranges(arg):  # `sum(map(f, xs))`
+                found = self.reader.sequences.iterated(arg)
+                args.append(self.reader.operand(found, arg, self.reads))
             else:
                 args.append(self.visit(arg))
         if (kind := self._number(call)) is not None:
@@ -84,6 +86,20 @@ class Rewriter(ast.NodeTransformer):
             if not known:
                 keywords.append(ast.keyword(item.arg, self.visit(item.value)))
         return ast.Call(self.visit(call.func), args, keywords)
+
+    def _takes_at_once(self, call: ast.Call) -> bool:
+        """Returns whether a call of a function of Python takes all values of a generator."""
+        function = self.reader.frame.static(call.func)[1]
+        return isinstance(function, (type, BuiltinFunctionType))
+
+    def _arranges(self, node: ast.expr) -> bool:
+        """Returns whether an expression is `map(f, xs)`, or such, of parts that are known."""
+        if not isinstance(node, ast.Call):
+            return False
+        kind = self.reader.frame.static(node.func)[1]
+        parts = node.args[1:] if kind is map else node.args
+        several = kind in (map, zip, reversed, sorted) and bool(parts)
+        return several and all(map(self.reader.is_tuple, parts))
 
     def _number(self, call: ast.Call) -> str | None:
         """Returns the kind of number of `float(x)`, which MindSpore cannot join in branches."""
@@ -179,6 +195,19 @@ class Rewriter(ast.NodeTransformer):
         self.reader.choices -= 1
         return rewritten
 
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:  # noqa: N802
+        if not isinstance(node.value, ast.GeneratorExp):
+            return self.generic_visit(node)
+        return ast.Starred(self._each(node.value), node.ctx)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> Any:  # noqa: N802
+        self.reader.frame.fail(
+            node,
+            "a generator that is kept",
+            "its values are computed when they are taken, and only once: make a list of it, "
+            f"[{ast.unparse(node)[1:-1]}]",
+        )
+
     def _refuse(self, node: ast.expr) -> Any:
         names = {
             ast.Lambda: "a lambda",
@@ -189,11 +218,17 @@ class Rewriter(ast.NodeTransformer):
         }
         self.reader.frame.fail(node, names.get(type(node), "a comprehension"))
 
-    visit_ListComp = visit_GeneratorExp = _each  # noqa: N815
+    visit_ListComp = _each  # noqa: N815
     visit_Lambda = visit_SetComp = _refuse  # noqa: N815
     visit_DictComp = visit_NamedExpr = visit_Yield = visit_Await = visit_YieldFrom = _refuse  # noqa: N815
 
 
+METHODS = {
+    "list": "take its parts, xs[-1] and xs[:-1]; it changes by append, insert(0, x), extend, pop, "
+    "clear and\n  reverse, each on a line of its own",
+    "dictionary": "take its entries, d[key], d.items() and d.values(); it changes by d[key] = x, "
+    "update, pop and clear,\n  each on a line of its own",
+}
 OWNERS = ("trainer", "actor", "learner")
 _IN_CELL = {owner: Expr(f"self.{owner}") for owner in OWNERS}
 

@@ -3,7 +3,9 @@
 import ast
 import builtins
 import copy
+import dataclasses
 import enum
+import functools
 import inspect
 import math
 import symtable
@@ -24,7 +26,16 @@ SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `i
   msrl.steps(), msrl.epochs(n), msrl.minibatches(n, values), range(n) or a tuple, `while`
   that counts its turns up to a known number, and `break` in these"""
 PURE = {abs, bool, float, getattr, hasattr, int, isinstance, len, max, min, round, str, sum, tuple}
+PURE |= {all, any, dict, divmod, enumerate, filter, frozenset, list, map, range, repr, reversed}
+PURE |= {set, sorted, zip, functools.reduce}
+PURE |= {dataclasses.asdict, dataclasses.astuple, dataclasses.fields}
 PURE |= {getattr(math, name) for name in dir(math) if callable(getattr(math, name))}
+CALLING = (filter, functools.reduce, map, max, min, sorted)
+"""Pure functions that call what they are given."""
+OF_PLAIN = {name for kind in (str, list, dict) for name in dir(kind) if name[0] != "_"}
+OF_PLAIN -= {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "sort"}
+OF_PLAIN -= {"setdefault", "update"}
+"""Methods of texts, lists and dictionaries that change nothing."""
 BUILTINS = frozenset(dir(builtins))
 LISTING_METHODS = ("get_parameters", "trainable_params")
 """Methods of cells that give known Parameters, see `rl.parameters.list_parameters`."""
@@ -59,9 +70,10 @@ class Static:
 
 @dataclass(frozen=True)
 class Gone:
-    """A name that must not be read any more, with the reason."""
+    """A name that must not be read any more, with the reason, and what to write instead."""
 
     why: str
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -216,14 +228,16 @@ class Frame:
 
         Returns: whether its value is known, and the value.
         """
+        if bound := bound_names(node):
+            return self._evaluated(node) if self._is_plain(node, bound) else (False, None)
         names = {}
         measured: set[ast.AST] = set()  # names of which only the length is used
         for part in ast.walk(node):
             if isinstance(part, ast.Call):
                 known, function = self.static(part.func)
-                if not known or not _is_pure(function) or part.keywords:
+                if not known or not _is_pure(function):
                     return False, None
-                for arg in part.args:
+                for arg in (*part.args, *(item.value for item in part.keywords)):
                     if function is len and isinstance(self._of_name(arg), (tuple, dict)):
                         if isinstance(entries := self._of_name(arg), dict):
                             self.check_given(entries, arg)
@@ -232,7 +246,11 @@ class Frame:
                     known, value = self.static(arg)
                     if not known or is_array(value):
                         return False, None
-            elif isinstance(part, (ast.Lambda, ast.NamedExpr, ast.Starred, ast.Slice)):
+                    if function in CALLING and callable(value) and not _is_pure(value):
+                        return False, None
+            elif isinstance(part, (ast.Lambda, ast.NamedExpr, ast.Starred, ast.Slice)) or (
+                hasattr(part, "in_change")  # an entry that a `defaultdict` may have to make
+            ):
                 return False, None
             elif isinstance(part, ast.Name):
                 struct = self.names.get(part.id)
@@ -246,11 +264,46 @@ class Frame:
                     names[part.id] = value
                 elif struct is not None or part.id not in self.namespace:
                     return False, None
+        return self._evaluated(node, names)
+
+    def _evaluated(self, node: ast.expr, names: dict[str, Any] | None = None) -> tuple[bool, Any]:
+        """Evaluates an expression whose names are known; an iterator or a lambda is no value."""
+        inside = names is None
+        if names is None:  # with functions inside, which see global names alone
+            found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            names = {name: _known(self.names[name]) for name in found & self.names.keys()}
+            names = {**self.namespace, **names}
         try:
             code = compile(ast.Expression(body=node), self.file, "eval")
-            return True, eval(code, self.namespace, names)  # noqa: S307
+            value = eval(code, {**self.namespace, **names}, names)  # noqa: S307
         except Exception as error:  # noqa: BLE001  (shown as the user's mistake)
             self.fail(node, f"`{ast.unparse(node)}` ({described(error)})")
+        made = inside and callable(value)  # a lambda, which is read where it is called
+        return (False, None) if isinstance(value, Iterator) or made else (True, value)
+
+    def _is_plain(self, node: ast.AST, bound: set[str]) -> bool:
+        """Returns whether Python may evaluate a comprehension or a lambda in an expression now.
+
+        All that it uses beside its own names, `bound`, is known, is no array and holds none.
+        """
+        if isinstance(node, ast.Call) and _uses(node.func, bound):
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            parts = (node.func.value, *node.args) if method in OF_PLAIN else ()  # type: ignore
+            return bool(parts) and all(self._is_plain(part, bound) for part in parts)
+        if isinstance(node, ast.Call):
+            known, function = self.static(node.func)
+            given = (*node.args, *node.keywords)
+            return known and _is_pure(function) and all(self._is_plain(a, bound) for a in given)
+        if isinstance(node, ast.Lambda):
+            return not (node.args.defaults or node.args.kw_defaults) and self._is_plain(
+                node.body, bound
+            )
+        if isinstance(node, ast.expr) and not _uses(node, bound):
+            known, value = self.static(node)
+            return known and (_is_pure(value) or is_plain_value(value))
+        if isinstance(node, (ast.NamedExpr, ast.Starred, ast.Await, ast.Yield, ast.YieldFrom)):
+            return False
+        return all(self._is_plain(part, bound) for part in ast.iter_child_nodes(node))
 
     def check_given(self, entries: dict[Any, Struct], node: ast.expr) -> None:
         """Refuses to read entries of a dictionary that are perhaps not there."""
@@ -510,6 +563,30 @@ class _KnownSizes(ast.NodeTransformer):
         return node
 
 
+def bound_names(node: ast.AST) -> set[str]:
+    """Returns the names that comprehensions and lambdas in an expression bind."""
+    found = set[str]()
+    for part in ast.walk(node):
+        if isinstance(part, ast.comprehension):
+            found |= {one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+        elif isinstance(part, ast.Lambda):
+            found |= {one.arg for one in ast.walk(part.args) if isinstance(one, ast.arg)}
+    return found
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def is_plain_value(value: Any) -> bool:
+    """Returns whether a value is made of numbers, texts and such alone, which nothing changes."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(is_plain_value, value))
+    if isinstance(value, dict):
+        return all(map(is_plain_value, (*value, *value.values())))
+    return is_literal(value) or isinstance(value, (range, enum.Enum, dataclasses.Field))
+
+
 _UNKNOWN = object()
 
 
@@ -521,7 +598,12 @@ def _known(struct: Struct) -> Any:
         parts = tuple(map(_known, struct))
         if any(part is _UNKNOWN for part in parts):
             return _UNKNOWN
+        if isinstance(struct, Listed):
+            return list(parts)
         return struct.kind(*parts) if isinstance(struct, Record) else parts
+    if isinstance(struct, dict):
+        entries = {key: _known(part) for key, part in struct.items()}
+        return _UNKNOWN if any(part is _UNKNOWN for part in entries.values()) else entries
     return _UNKNOWN
 
 
@@ -534,9 +616,12 @@ def constant(struct: Struct) -> Any:
 def _is_pure(function: Any) -> bool:
     if getattr(function, "__name__", "") in LISTING_METHODS and is_cell(function):
         return True
-    if isinstance(function, enum.EnumMeta):  # `Mode(config.mode)`
+    owner = getattr(function, "__self__", None)
+    if type(owner) in (str, tuple):  # `name.endswith("loss")`
         return True
-    if type(getattr(function, "__self__", None)) in (str, tuple):  # `name.endswith("loss")`
+    if type(owner) in (dict, list) and getattr(function, "__name__", "") in OF_PLAIN:
+        return is_plain_value(owner)
+    if isinstance(function, type) and issubclass(function, enum.Enum):
         return True
     try:
         return function in PURE
@@ -570,7 +655,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     )
     try:
         definition = statement_in(lines)
-    except SyntaxError:  # part of a longer expression, such as a lambda
+    except SyntaxError:  # part of a longer expression
         definition = ast.Pass(lineno=1, col_offset=0)
     if not isinstance(definition, ast.FunctionDef):
         frame.fail(definition, "a function that is not a plain `def`")

@@ -104,6 +104,10 @@ class Sequences:
         An iterator itself is no tuple: it would be empty the second time.
         """
         if not call.args:
+            match call:
+                case ast.Call(ast.Attribute(owner, "copy"), [], []):
+                    given = self.draft.frame.part(owner)
+                    return Listed.of(given) if isinstance(given, Listed) else None
             return self._of_dictionary(call)
         if not any(self.draft.frame.static(call.func)[1] is kind for kind in (list, tuple)):
             return None
@@ -270,6 +274,10 @@ class Sequences:
 
         A loss's results, and an array with an unknown number of rows, are as long as the others.
         """
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
+            given = tuple(self.reader.elements(call.args))
+            self.draft.temporary -= {var.name for var in variables(given)}
+            return [self._parts_of(part, call, "`zip` of this") for part in given]
         frame, uncounted = self.draft.frame, dict[ast.expr, tuple[Var, bool]]()
         for arg in call.args:
             inner = arg
@@ -302,6 +310,7 @@ class Sequences:
             return None
         given = self.draft.frame.part(func.value)
         made = isinstance(func.value, (ast.Dict, ast.DictComp))
+        made = made or (isinstance(func.value, ast.Call) and self.reader.is_read(func.value))
         if given is None and (made or self.draft.frame.static(func.value)[0]):
             given = self.reader.expression(func.value)
         if isinstance(given, Static) and isinstance(given.value, dict):
@@ -536,8 +545,11 @@ def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
 
 
 def _draws(name: str | None) -> bool:
-    """Returns whether a call of `msrl` draws random numbers, which no unrolled loop can have."""
-    return name == "minibatches" or (name in OPERATIONS and OPERATIONS[name].draws)
+    """Returns whether a call of `msrl` draws random numbers or has a mark, for unrolled loops."""
+    if name not in OPERATIONS:
+        return name == "minibatches"
+    row = OPERATIONS[name]
+    return row.draws or (name not in UNROLLED and bool(row.takes or row.gives))
 
 
 def _draws_inside(call: ast.Call, frame: Frame) -> bool:
@@ -649,7 +661,7 @@ def _is_container(value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_container(value.left) or _is_container(value.right)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        return value.func.id in ("list", "dict")
+        return value.func.id in ("list", "dict", "defaultdict")
     return isinstance(value, (ast.List, ast.Dict, ast.ListComp, ast.DictComp))
 
 
@@ -674,6 +686,8 @@ def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
         root = root.value
     if not isinstance(root, ast.Name) or root.id not in frame.names:
         return False
+    if isinstance(parts := frame.part(base), tuple):
+        return not all(isinstance(part, Static) for part in parts)
     known, value = frame.static(base)
     if not known or is_array(value):
         return False

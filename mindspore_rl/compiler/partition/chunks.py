@@ -76,22 +76,24 @@ def _act_apart(partition: Partition) -> Partition:
             f"{asked}, and its fragments wait for each other in no inner loop: nobody acts for the "
             "environments of others; leave act_for out, or take SingleLearnerFine"
         )
-    alone = [name for name in sorted(ends) if partition.fragment(name).replicas == 1]
-    others = sorted(ends - set(alone[:1]))
-    if len(others) != 1 or not alone:
+    acting, stepping = (
+        next(f for f in partition.fragments if part in f.components)
+        for part in ("actor", "environment")
+    )
+    if acting.replicas != 1 or ends != {acting.name, stepping.name}:
         raise PolicyError(
             f"{asked}, which takes one replica that acts and one fragment whose replicas step "
-            f"environments; here are {', '.join(sorted(ends))}"
+            f"environments; here {acting.replicas} of {acting.name} act, and a loop joins "
+            f"{', '.join(sorted(ends))}"
         )
-    acting, stepping = alone[0], partition.fragment(others[0])
     if act_for > stepping.replicas:
         raise PolicyError(
             f"{asked}, and there are {stepping.replicas} replicas of {stepping.name}; ask for "
             f"act_for={stepping.replicas} at most, or for more workers"
         )
     for loop, messages in loops:
-        reason = _reason(partition, loop, messages, (acting,)) or _without_rows(partition, messages)
-        if reason:
+        reason = _reason(partition, loop, messages, (acting.name,))
+        if reason := reason or _without_rows(partition, messages):
             raise PolicyError(f"{asked}, and {reason}")
     if act_for == stepping.replicas:
         return partition
@@ -99,7 +101,7 @@ def _act_apart(partition: Partition) -> Partition:
     groups = [shares[i : i + act_for] for i in range(0, len(shares), act_for)]
     parts = tuple(range(group[0].start, group[-1].stop) for group in groups)
     chosen = frozenset(loop.name for loop, _ in loops)
-    body = tuple(_marked(partition.program.body, chosen, len(parts), acting))
+    body = tuple(_marked(partition.program.body, chosen, len(parts), acting.name))
     return replace(partition, program=replace(partition.program, body=body), parts=parts)
 
 

@@ -17,6 +17,15 @@ from mindspore_rl.errors import PolicyError
 from mindspore_rl.plan.plan import Arrivals
 from mindspore_rl.policy import DistributionPolicy
 
+USUAL = (
+    ("observation", "environment", "actor"),
+    ("action", "actor", "environment"),
+    ("transition", "actor", "replay"),
+    ("batch", "replay", "gradient"),
+    ("gradient", "gradient", "update"),
+)
+"""Marks that calls imply, and the components between which policies cut them."""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -137,7 +146,8 @@ class _Demand:
             self._refuse(owner, fragment)
         if op.kind == "boundary" and op.mark in self.policy.marks:
             expected = [self.home[c.source] for c in self.policy.cuts if c.mark == op.mark]
-            sources = self._origins_of(op) - {fragment}
+            sources = self._origins_of(op)
+            sources -= sources if fragment in sources & {*expected} else {fragment}
             learns = fragment in (self.home["gradient"], self.home["update"])
             if not sources and definer in self.of_parameters and not learns:
                 sources = frozenset(expected) - {fragment}  # rather than send the parameters here
@@ -198,21 +208,21 @@ class _Demand:
             for c in self.policy.cuts
             if self.home[c.source] == owner and self.home[c.target] == fragment
         ]
-        marks = " or ".join(f'"{c.mark}"' for c in cuts)
-        way = f"pass it through msrl.boundary with mark {marks}"
-        if variable != PARAMETERS and {cut.mark for cut in cuts} == {"parameters"}:
-            way = self._other_way(owner, fragment, use) or way
-        if not cuts:
-            giver, taker = (
-                next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
-                for op, fragment in ((op, owner), (use, fragment))
+        usual = self._usual_cut(owner, fragment)
+        if variable == PARAMETERS or usual or not cuts:
+            mark = (
+                "parameters" if variable == PARAMETERS else use.mark or OPERATIONS[use.kind].takes
             )
-            mark = op.mark or OPERATIONS[use.kind].takes or "state"
-            mark = "parameters" if variable == PARAMETERS else mark
-            way = f"add Cut({mark!r}, {giver!r}, {taker!r}) to the policy"
-            if mark != "parameters" and mark not in (op.mark, OPERATIONS[use.kind].takes):
-                way += f", and pass the value through msrl.boundary({mark!r}, ...)"
-            way += f"; or put {giver} and {taker} into one fragment"
+            ends = usual or (mark or "state", *self._ends((op, owner), (use, fragment)))
+            way = f"add Cut{ends} to the policy"
+            if not usual and not mark:
+                way += f", and pass the value through msrl.boundary({ends[0]!r}, ...)"
+            way += f"; or put {ends[1]} and {ends[2]} into one fragment"
+        else:
+            marks = " or ".join(f'"{c.mark}"' for c in cuts)
+            way = f"pass it through msrl.boundary with mark {marks}"
+            if {cut.mark for cut in cuts} == {"parameters"}:
+                way = self._other_way(owner, fragment, use) or way
         name = "the updated parameters" if variable == PARAMETERS else f"`{variable}`"
         if variable not in (PARAMETERS, *re.findall(r"\w+", f"{op.where} {use.where}")):
             name = "a value without a name"  # of one, ours says nothing
@@ -221,6 +231,21 @@ class _Demand:
             f"policy {self.policy.name} cuts between {owner} and {fragment}, and {name} would "
             f"cross unmarked from\n  {op.where}{to}\n{way}"
         )
+
+    def _usual_cut(self, owner: str, fragment: str) -> tuple[str, str, str] | None:
+        """Returns a usual cut between two fragments that the policy lacks, of a mark on the way."""
+        lacking = {op.mark for _, _, op in self.chain} - self.policy.marks
+        for mark, source, target in USUAL:
+            if mark in lacking and (self.home[source], self.home[target]) == (owner, fragment):
+                return mark, source, target
+        return None
+
+    def _ends(self, *ends: tuple[Op, str]) -> list[str]:
+        """Returns a component of each fragment, that of the operation if it is one."""
+        return [
+            next(c for c in (op.component, *self.home) if self.home.get(c) == fragment)
+            for op, fragment in ends
+        ]
 
     def _other_way(self, owner: str, fragment: str, use: Op) -> str:
         """Says how the owner can compute what the fragment would need its value for."""

@@ -41,14 +41,12 @@ class Exchange:
         """
         edge, here = self.edges[name], self._rank.replica
         leaves = host_leaves(values)
-        for source, target in edge.pairs:
-            if source != here or only not in (None, target):
-                continue
-            if edge.message.parameters:
-                data = self._parameters(edge)
-            else:
-                data = np.empty(edge.size(source, target), np.uint8)
-                edge.pack(source, target, leaves, data)
+        targets = [t for source, t in edge.pairs if source == here and only in (None, t)]
+        same = self._parameters(edge) if edge.message.parameters and targets else None
+        for target in targets:
+            if (data := same) is None:
+                data = np.empty(edge.size(here, target), np.uint8)
+                edge.pack(here, target, leaves, data)
             self._rank.messenger.send(edge.target.first_rank + target, edge.tag, data)
 
     def receive(self, name: str, only: int | None = None) -> tuple:

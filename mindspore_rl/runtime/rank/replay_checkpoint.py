@@ -244,7 +244,8 @@ class ReplaySegments:
             every = slice(both.start, both.stop)
             places = records[:, part] - (inserted - now)[every]
             replay_segments.put(found[number][:, here], piece[:, part], places, now[every])
-        self._restore(found)
+        if kept.dtypes:
+            self._set_buffers(found)
         return now
 
     def _begin_empty(self, path: Path, meta: dict[str, Any]) -> np.ndarray:
@@ -261,13 +262,11 @@ class ReplaySegments:
             rank.note(f"the checkpoint has no {replay}: it begins empty")
         return np.zeros(rank.plan.num_envs, np.int64)
 
-    def _restore(self, columns: list[np.ndarray]) -> None:
-        kept = self._kept
-        if not kept.dtypes:
-            return
+    def _set_buffers(self, columns: list[np.ndarray]) -> None:
+        """Puts columns into the buffers of a cell."""
         from mindspore_rl.rl.parameters import set_parameter  # noqa: PLC0415
 
-        for buffer, column in zip(kept.columns, columns, strict=False):
+        for buffer, column in zip(self._kept.columns, columns, strict=False):
             set_parameter(buffer, column)
 
     def _constant(self, columns: list[tuple[Any, np.dtype]]) -> range:

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore_rl.errors import CheckpointError, NumericsError, ProgramError
 from mindspore_rl.plan.plan import STATE
 from mindspore_rl.plan.stages import Stage
-from mindspore_rl.runtime import checkpoint, resuming
+from mindspore_rl.runtime import arrivals_log, checkpoint, resuming
 from mindspore_rl.runtime.checkpoint import lagged
 from mindspore_rl.runtime.rank.arrays import to_host
 from mindspore_rl.runtime.rank.env_shard import Share
@@ -90,9 +90,10 @@ class RankState:
         rank.background.begin(partial(self._write, rank.iterations_done, arrays, about))
 
     def _write(self, iteration: int, arrays: dict[str, Any], about: dict[str, Any]) -> None:
-        """Writes a checkpoint after its segments and metrics, and tells the coordinator."""
+        """Writes a checkpoint after its segments, metrics and log; tells the coordinator."""
         rank, folder = self._rank, self._rank.run_dir / checkpoint.FOLDER
         if checkpoint.await_segments(folder, about, rank.background.ended) and rank.await_metrics():
+            arrivals_log.make_durable(rank.run_dir)
             path = checkpoint.save(folder, iteration, arrays, about)
             rank.link.send("checkpoint", rank=0, iteration=iteration, path=str(path))
 

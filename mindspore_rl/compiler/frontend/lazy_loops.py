@@ -1,0 +1,150 @@
+"""Rewrites loops over generators, `map` and `filter`, which compute a value when its turn begins.
+
+`for x in (f(y) for y in ys): ...` becomes `for y in ys:` with `x = f(y)` as its first statement. So
+`f` sees what the turns before have changed, as it does in Python.
+"""
+
+# ruff: noqa: N802  (the visitors of `ast`)
+
+import ast
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
+from mindspore_rl.compiler.frontend.scope import Frame
+from mindspore_rl.platform.names import unused
+
+Taken = tuple[ast.expr, ast.expr, list[ast.stmt]]
+"""What a loop goes over, its target, and the first statements of its body."""
+
+
+def compute_by_turns(function: ast.FunctionDef, frame: Frame) -> None:
+    """Rewrites the loops of a function over what computes its values one by one.
+
+    Args:
+        function: its tree, which is changed.
+        frame: of the function.
+    """
+    function.body = _Loops(names_in(function), frame).visit(ast.Module(function.body, [])).body
+
+
+class _Loops(ast.NodeTransformer):
+    def __init__(self, names: set[str], frame: Frame) -> None:
+        self.names, self.frame = names, frame
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        self.generic_visit(node)
+        node.iter, node.target, first = self._taken(node.iter, node.target)
+        node.body[:0] = first
+        return node
+
+    def _taken(self, given: ast.expr, target: ast.expr, alone: bool = True) -> Taken:
+        """Takes what a loop goes over apart.
+
+        Args:
+            given: the expression.
+            target: what each of its values is assigned to.
+            alone: whether it may leave out values, which would be those of others in a `zip`.
+        """
+        match given:
+            case ast.GeneratorExp(value, [ast.comprehension(own, source, tests)]):
+                if alone or not tests:
+                    return self._of_generator(given, target, (own, source, tests, value))
+            case ast.Call(func, [function, *sources], []) if sources and self._is(func, map):
+                names, value = self._call(function, len(sources))
+                return self._taken(_generator(given, value, names, sources), target, alone)
+            case ast.Call(func, [function, source], []) if alone and self._is(func, filter):
+                names, test = self._call(function, 1)
+                one = ast.Name(names[0], ast.Load())
+                test = one if isinstance(function, ast.Constant) else test
+                return self._taken(_generator(given, one, names, [source], test), target)
+            case ast.Call(func, [source, *_]) if self._is(func, enumerate):
+                number, value = self._parts(target, 2)
+                given.args[0], own, first = self._taken(source, value, False)
+                if first:
+                    return self._together(given, target, [(number, value), (number, own)], first)
+            case ast.Call(func, sources) if sources and self._is(func, zip):
+                values = self._parts(target, len(sources))
+                taken = [self._taken(*pair, False) for pair in zip(sources, values, strict=True)]
+                given.args = [source for source, _, _ in taken]
+                if first := [statement for *_, some in taken for statement in some]:
+                    pairs = [values, [own for _, own, _ in taken]]
+                    return self._together(given, target, pairs, first)
+        return given, target, []
+
+    def _is(self, func: ast.expr, kind: type) -> bool:
+        return isinstance(func, ast.Name) and self.frame.static(func)[1] is kind
+
+    def _parts(self, target: ast.expr, count: int) -> list[ast.expr]:
+        """Returns the parts of a target, or new names for them if it is one name."""
+        if isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) == count:
+            return target.elts
+        names = (unused("taken", self.names) for _ in range(count))
+        return [at(target, ast.Name(name, ast.Store())) for name in names]
+
+    def _together(
+        self, given: ast.expr, target: ast.expr, parts: Sequence, first: list[ast.stmt]
+    ) -> Taken:
+        values, own = parts
+        if not isinstance(target, (ast.Tuple, ast.List)) or list(values) != target.elts:
+            loaded: list[ast.expr] = [ast.Name(value.id, ast.Load()) for value in values]
+            first = [*first, at(target, ast.Assign([target], ast.Tuple(loaded, ast.Load())))]
+        return given, at(target, ast.Tuple(list(own), ast.Store())), first
+
+    def _of_generator(self, given: ast.expr, target: ast.expr, parts: tuple) -> Taken:
+        """Gives the variables of a generator, which are its own, other names in the loop."""
+        own, source, tests, value = parts
+        mine = sorted({node.id for node in ast.walk(own) if isinstance(node, ast.Name)})
+        renamed = _Renamed({name: unused(name, self.names) for name in mine})
+        own, value, *tests = (renamed.visit(copy.deepcopy(part)) for part in (own, value, *tests))
+        source, own, first = self._taken(source, own)
+        for test in tests:
+            left_out = ast.If(ast.UnaryOp(ast.Not(), test), [ast.Continue()], [])
+            first.append(at(test, left_out))
+        return source, own, [*first, at(given, ast.Assign([target], value))]
+
+    def _call(self, function: ast.expr, count: int) -> tuple[list[str], ast.expr]:
+        """Returns names for the arguments of a function, and a call of it with them."""
+        match function:
+            case ast.Lambda(ast.arguments([], args, None, [], [], None, []), body):
+                if len(args) == count:
+                    return [arg.arg for arg in args], body
+            case ast.Name() | ast.Attribute() | ast.Lambda() | ast.Constant(None):
+                pass
+            case _:
+                self.frame.fail(
+                    function, "a `map` or `filter` by this", "give the function a name before it"
+                )
+        names = [unused("given", self.names) for _ in range(count)]
+        return names, ast.Call(function, [ast.Name(name, ast.Load()) for name in names], [])
+
+
+def _generator(
+    given: ast.expr, value: ast.expr, names: list[str], sources: list[ast.expr], *tests: ast.expr
+) -> ast.GeneratorExp:
+    """Returns `(value for x, y in zip(xs, ys) if test)`."""
+    variables: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
+    own, source = variables[0], sources[0]
+    if len(sources) > 1:
+        own = ast.Tuple(variables, ast.Store())
+        source = ast.Call(ast.Name("zip", ast.Load()), sources, [])
+    return at(given, ast.GeneratorExp(value, [ast.comprehension(own, source, [*tests], 0)]))
+
+
+class _Renamed(ast.NodeTransformer):
+    """Gives variables other names."""
+
+    def __init__(self, others: dict[str, str]) -> None:
+        self.others = others
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        node.id = self.others.get(node.id, node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.arg = self.others.get(node.arg, node.arg)
+        return node
