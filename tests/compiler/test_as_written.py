@@ -15,7 +15,8 @@ from tests.compiler.programs import build_with, program_with
 
 FROM = (
     "from mindspore import nn, ops",
-    "from functools import partial\nfrom typing import Any, NamedTuple\nimport numpy as np\n"
+    "from collections import defaultdict\nfrom functools import partial\n"
+    "from typing import Any, NamedTuple\nimport numpy as np\n"
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
     "    @property\n    def both(self):\n        return self.a + 0.5 * self.b\n"
     "    def times(self, by):\n        return by * self.a\n"
@@ -894,6 +895,8 @@ READ = {
     "means, _ = one()\ntarget = reward * means[0]",
     "a helper that draws, in a loop that sets entries": "d = {}\nfor k in range(2):\n"
     "    d['a'] = msrl.mean(self.halved(msrl, reward))\ntarget = reward * d['a']",
+    "the length before an entry is made": "d = defaultdict(list)\nd['a'].append(reward)\n"
+    "n = len(d)\nd['b'].append(2.0)\nassert n == 1\ntarget = d['a'][0]",
     "zip of means": "_, m = msrl.gradient(self.loss, self.net, obs, action, target)\n"
     "d = dict(zip(('a', 'b'), m))\ntarget = reward * d['b']",
 }

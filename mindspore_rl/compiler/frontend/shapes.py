@@ -130,6 +130,8 @@ class _Sizes(ast.NodeTransformer):
 def _changed(node: ast.AST) -> str:
     """Returns what a part of a function may change in place, as text; empty for nothing."""
     match node:
+        case ast.Attribute(ast.Subscript(owner), method) if method in METHODS:
+            return ast.unparse(owner)  # a defaultdict gets an entry
         case ast.Attribute(owner, method) if method in METHODS:
             return ast.unparse(owner)
         case ast.Subscript(owner, _, ast.Store()):
