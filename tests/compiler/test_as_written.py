@@ -318,6 +318,11 @@ for x in (v * a for k, v in enumerate((b, c, b, 2 * c)) if k != 1 and v > a):
         break
 for x in filter(lambda v: v > a, (b, c, 2 * b, a)):
     a = a + 0.2 * x
+halves = (0.5 * v for v in (b, a))
+low, high = msrl.min(reward), max(*halves)
+thirds = (v / 3.0 for v in (b, c))
+for x in thirds:
+    a = 0.5 * a + x + low + high
 for t in range(2):
     for pair in zip((b, c), (v * a for v in (b, c)), map(lambda v, w: v * a + w, (b, c), (c, a))):
         a = a + 0.3 * pair[0] + 0.1 * pair[1] - pair[2]
@@ -966,6 +971,13 @@ def test_a_loop_over_range_that_changes_an_array_is_not_unrolled(tmp_path):
     lines = "b = reward > 1.0\nfor i in range(3):\n    b |= reward > 0.0\ntarget = reward * b"
     program = build_with(tmp_path, learn=lines)
     assert "range" in [getattr(item, "kind", "") for item, _ in paths(program.body)]
+
+
+def test_draws_of_turns_outside_loops_are_rows_with_numbers(tmp_path):
+    """MindSpore takes the row of a table by a number or a tensor, not by a constant expression."""
+    program = build_with(tmp_path, learn="a, b = (msrl.uniform(8, 1) for _ in range(2))")
+    rows = [op.args[1] for op, _ in walk(program.body) if op.kind == "index"]
+    assert rows[-2:] == ["0", "1"]
 
 
 @pytest.mark.parametrize(

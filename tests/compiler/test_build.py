@@ -32,7 +32,7 @@ REFUSED = {
     "target = (^lambda x: x)(reward)": "a lambda",
     "target = sum([x for x in ^obs[0]])": "a comprehension over",
     "d = ^{x for x in (reward, 2)}": "a comprehension",
-    "g = ^(x * reward for x in (1, 2))\ntarget = sum(g)": "a generator that is kept",
+    "g = ^(x * reward for x in (1, 2))\nh = reward\ntarget = sum(g)": "a generator that is kept",
     "for x in map(^partial(max, 1.0), (2.0,)):\n    target = x": "a `map` or `filter` by this",
     "^global THING": "`global`",
     "^self.kept = reward": "an assignment to an attribute",

@@ -8,6 +8,7 @@
 
 import ast
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,44 @@ def compute_by_turns(function: ast.FunctionDef, frame: Frame) -> None:
         function: its tree, which is changed.
         frame: of the function.
     """
+    _put_in(function)
     function.body = _Loops(names_in(function), frame).visit(ast.Module(function.body, [])).body
+
+
+def _put_in(function: ast.FunctionDef) -> None:
+    """Puts a generator with a name where the next statement takes its values, and nobody else."""
+    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    for around in ast.walk(function):
+        body = getattr(around, "body", None)
+        if not isinstance(body, list):
+            continue
+        for first, second in list(itertools.pairwise(body)):
+            match first:
+                case ast.Assign([ast.Name(name)], ast.GeneratorExp() as made):
+                    own = [node for node in names if node.id == name]
+                    reads = [node for node in own if isinstance(node.ctx, ast.Load)]
+                    if len(own) == 2 and len(reads) == 1 and _taken_in(second, reads[0]):
+                        _Put(reads[0], made).visit(second)
+                        body.remove(first)
+
+
+def _taken_in(statement: ast.stmt, name: ast.Name) -> bool:
+    """Returns whether a statement evaluates a name, and does so once."""
+    if isinstance(statement, ast.For):
+        return statement.iter is name
+    waiting: list[ast.AST] = [statement]
+    for node in waiting:
+        if not isinstance(node, (ast.Lambda, ast.comprehension, ast.IfExp, ast.FunctionDef)):
+            waiting += [] if hasattr(node, "body") else ast.iter_child_nodes(node)
+    return any(node is name for node in waiting)
+
+
+class _Put(ast.NodeTransformer):
+    def __init__(self, name: ast.Name, made: ast.GeneratorExp) -> None:
+        self.name, self.made = name, made
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.made if node is self.name else node
 
 
 class _Loops(ast.NodeTransformer):

@@ -76,6 +76,8 @@ class Drawing:
             for number, turn in enumerate(turns):
                 source, index = ops[turn].args
                 own = index.times(count).plus(str(number))
+                if index.isdecimal():  # in no loop: MindSpore takes no constant as a tensor
+                    own = Expr(str(int(index) * count + number))
                 changed[turn] = replace(ops[turn], args=(source, own))
         return with_ops(body, changed)
 
