@@ -34,6 +34,7 @@ REFUSED = {
     "d = ^{x for x in (reward, 2)}": "a comprehension",
     "g = ^(x * reward for x in (1, 2))\nh = reward\ntarget = sum(g)": "a generator that is kept",
     "for x in map(^partial(max, 1.0), (2.0,)):\n    target = x": "a `map` or `filter` by this",
+    "for x in zip((1.0, 2.0), ^filter(None, (2.0,))):\n    target = x[1]": "inside another",
     "^global THING": "`global`",
     "^self.kept = reward": "an assignment to an attribute",
     "^reward[0] = 0.0": "an assignment to an element",

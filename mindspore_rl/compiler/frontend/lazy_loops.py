@@ -18,6 +18,10 @@ from mindspore_rl.platform.names import unused
 
 Taken = tuple[ast.expr, ast.expr, list[ast.stmt]]
 """What a loop goes over, its target, and the first statements of its body."""
+PASS_ON: tuple[Any, ...] = (
+    *(enumerate, zip, itertools.chain, itertools.islice, itertools.pairwise, itertools.zip_longest),
+)
+"""Iterators that take the values of others one by one; `product` and such take all at once."""
 
 
 def compute_by_turns(function: ast.FunctionDef, frame: Frame) -> None:
@@ -78,7 +82,22 @@ class _Loops(ast.NodeTransformer):
         self.generic_visit(node)
         node.iter, node.target, first = self._taken(node.iter, node.target)
         node.body[:0] = first
+        self._check(node.iter)
         return node
+
+    def _check(self, given: ast.expr) -> None:
+        """Refuses what else computes its values one by one, inside `chain` and such."""
+        kind = self.frame.static(given.func)[1] if isinstance(given, ast.Call) else None
+        passes_on = any(kind is one for one in PASS_ON) or _is_chain(kind)
+        for arg in given.args if isinstance(given, ast.Call) and passes_on else ():
+            func = arg.func if isinstance(arg, ast.Call) else arg
+            if isinstance(arg, ast.GeneratorExp) or any(self._is(func, k) for k in (map, filter)):
+                self.frame.fail(
+                    arg,
+                    "a loop over this inside another iterator",
+                    f"it computes each value at its turn; make a list of it: {_as_list(arg)}",
+                )
+            self._check(arg)
 
     def _taken(self, given: ast.expr, target: ast.expr, alone: bool = True) -> Taken:
         """Takes what a loop goes over apart.
@@ -159,6 +178,15 @@ class _Loops(ast.NodeTransformer):
                 )
         names = [unused("given", self.names) for _ in range(count)]
         return names, ast.Call(function, [ast.Name(name, ast.Load()) for name in names], [])
+
+
+def _is_chain(function: Any) -> bool:
+    return getattr(function, "__self__", None) is itertools.chain  # `chain.from_iterable`
+
+
+def _as_list(given: ast.expr) -> str:
+    text = ast.unparse(given)
+    return f"[{text[1:-1]}]" if isinstance(given, ast.GeneratorExp) else f"list({text})"
 
 
 def _generator(
