@@ -361,8 +361,8 @@ def _asynchronous() -> list[Row]:
     return [
         _scheduled(
             "ahead",
-            "PPO CartPole, gym, 64 x 128, 8 epochs, an actor ahead of a learner (lag=1)",
-            Task("ppo", "CartPole-v1", 64, 128, {"update_epochs": 8}),
+            "PPO CartPole, gym, 64 x 128, 16 epochs, an actor ahead of a learner (lag=1)",
+            Task("ppo", "CartPole-v1", 64, 128, {"update_epochs": 16}),
             *("lag=0", 1.6, "lag=1"),
             **coarse,
         ),
