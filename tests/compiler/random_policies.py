@@ -2,19 +2,15 @@
 
 import random
 
+from mindspore_rl.compiler.partition.partition import USUAL
 from mindspore_rl.policy import COMPONENTS, WORKERS, Cut, DistributionPolicy, FragmentRule, Schedule
 
-ENDS = {
-    "observation": ("environment", "actor"),
-    "action": ("actor", "environment"),
-    "transition": ("actor", "replay"),
-    "batch": ("replay", "gradient"),
-    "gradient": ("gradient", "update"),
-    "parameters": ("update", "actor"),
-    "priority": ("gradient", "replay"),
-    "state": ("environment", "actor"),
-}
-CUTS = tuple(Cut(mark, *ends, optional=True) for mark, ends in ENDS.items())
+MORE = (
+    ("parameters", "update", "actor"),
+    ("priority", "gradient", "replay"),
+    ("state", "environment", "actor"),
+)
+CUTS = tuple(Cut(*ends, optional=True) for ends in (*USUAL, *MORE))
 SCHEDULES = (*({},) * 6, {"lag": 1}, {"lag": 2}, {"chunks": 2}, {"act_for": 1})
 REFUSED = ("so that it could not run ahead", "asks for chunks=2", "asks for act_for=1")
 """What a schedule may be refused for under a random policy."""

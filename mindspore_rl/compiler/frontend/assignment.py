@@ -242,11 +242,8 @@ class Assignments:
         if value.name in self.draft.temporary and self._rename(value.name, name):
             self.draft.temporary.discard(value.name)
             self.draft.used.discard(value.name)
-            for known in (
-                self.draft.arrays,
-                self.draft.tuples,
-                self.draft.singles,
-            ):  # another result may be named so
+            # Another result may be named so.
+            for known in (self.draft.arrays, self.draft.tuples, self.draft.singles):
                 known.discard(value.name)
             self.draft.widths.pop(value.name, None)
             return

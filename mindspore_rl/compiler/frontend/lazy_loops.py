@@ -88,10 +88,12 @@ class _Loops(ast.NodeTransformer):
     def _check(self, given: ast.expr) -> None:
         """Refuses what else computes its values one by one, inside `chain` and such."""
         kind = self.frame.static(given.func)[1] if isinstance(given, ast.Call) else None
-        passes_on = any(kind is one for one in PASS_ON) or _is_chain(kind)
+        passes_on = any(kind is one for one in PASS_ON) or kind == itertools.chain.from_iterable
         for arg in given.args if isinstance(given, ast.Call) and passes_on else ():
-            func = arg.func if isinstance(arg, ast.Call) else arg
-            if isinstance(arg, ast.GeneratorExp) or any(self._is(func, k) for k in (map, filter)):
+            by_call = isinstance(arg, ast.Call) and any(
+                self._is(arg.func, k) for k in (map, filter)
+            )
+            if by_call or isinstance(arg, ast.GeneratorExp):
                 self.frame.fail(
                     arg,
                     "a loop over this inside another iterator",
@@ -178,10 +180,6 @@ class _Loops(ast.NodeTransformer):
                 )
         names = [unused("given", self.names) for _ in range(count)]
         return names, ast.Call(function, [ast.Name(name, ast.Load()) for name in names], [])
-
-
-def _is_chain(function: Any) -> bool:
-    return getattr(function, "__self__", None) is itertools.chain  # `chain.from_iterable`
 
 
 def _as_list(given: ast.expr) -> str:

@@ -239,9 +239,9 @@ class Calls:
         """Adds to a record, as fields, the properties of its class that the program reads."""
         if not isinstance(value, Record):
             return value
-        text = "".join(map(inspect.getsource, modules_of(self.reader.trainer)))
-        members = vars(value.kind).items()
-        found = {n: one for n, one in members if isinstance(one, property) and f".{n}" in text}
+        own = {n: one for n, one in vars(value.kind).items() if isinstance(one, property)}
+        text = "".join(map(inspect.getsource, modules_of(self.reader.trainer))) if own else ""
+        found = {name: one for name, one in own.items() if f".{name}" in text}
         if not found:
             return value
         made = namedtuple(value.kind.__name__, (*value.fields, *found))  # type: ignore[misc]
