@@ -119,7 +119,11 @@ class Written(nn.Cell):
         going = by_mode(by_mode(going, Mode("two"), x.ndim > 3), Mode.THREE, x.ndim > 3) / 6.0
         for k, share in enumerate(shares(going, 4)):
             going = going + k * (share - going * (0.5 if k == 1 else 0.125))
-        return linear_schedule(1.0, 0.25, 10, step), ops.stack(returns[::-1]), self(going, step)
+        return self.linear_schedule(step), ops.stack(returns[::-1]), self(going, step)
+
+    def linear_schedule(self, step):
+        ends = [linear_schedule(1.0, end, 10, step) for end in (0.25, 0.5)]
+        return ends[0]
 
 
 def test_a_compiled_cell_computes_what_python_does():

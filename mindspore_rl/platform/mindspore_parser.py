@@ -7,12 +7,14 @@ of one number and a number work, an `if` on an array may only assign, and its si
 and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
 `functools.partial` that an attribute holds is a function, a `lambda` may stand in any
 expression, a `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
+A function may use the module's value of its own name.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
 
 import ast
 import functools
+import inspect
 import linecache
 import operator
 from types import SimpleNamespace
@@ -179,17 +181,40 @@ class _Placed(parser.asttokens.ASTText):
 _parse = parser.Parser.parse
 
 
+class _OwnName(ast.NodeTransformer):
+    """Gives the module's value of a function's own name another name in the function."""
+
+    def __init__(self, name: str, other: str) -> None:
+        self.name, self.other = name, other
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802, D102
+        node.id = self.other if node.id == self.name else node.id
+        return node
+
+
+def _other_of_name(function: Any) -> dict[str, Any]:
+    """Returns the module's value of a function's own name, by its other name; empty if none."""
+    name, values = function.__code__.co_name, function.__globals__
+    local = name in (*function.__code__.co_varnames, *function.__code__.co_cellvars)
+    if local or inspect.unwrap(values.get(name, function)) is function:
+        return {}
+    return {f"{name}_of_module_by_msrl": values[name]}
+
+
 def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
+    others = _other_of_name(self.fn) if users else {}
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
-        self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
+        self.global_namespace.dicts[0].update(ours | others)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
         alone = _lambda_of(code) if users else None
         parsed = _parse(self) if alone is None else _parsed(self, alone)
         if users:
             _Forms().visit(parsed[1])
+            for other in others:
+                _OwnName(code.co_name, other).visit(parsed[1])
         # With the code itself, so that its number remains its own.
         known[id(code)] = code, parsed, self.lines, self.line_offset, self.col_offset
     _, parsed, self.lines, self.line_offset, self.col_offset = known[id(code)]

@@ -1,6 +1,5 @@
 """Compares the Python state that code can reach before and after it ran."""
 
-import dis
 import inspect
 import os
 from itertools import zip_longest
@@ -18,7 +17,6 @@ KEPT = (
 DECORATED = (
     "MindSpore compiles what stands under a decorator alone (write what it does into the function)"
 )
-OWN_NAME = "MindSpore takes that for the function itself (give one of them another name)"
 FROZEN = (
     "MindSpore computes that once, at compilation, if the object is no nn.Cell (make it a method, "
     "`{name}()`, or the class an nn.Cell)"
@@ -59,9 +57,8 @@ class State(Walk):
 
         Its parser gets the source from `inspect`, which follows `functools.wraps`: it compiles the
         decorated function without its decorator. That is intended for MindSpore's own decorators
-        and for caches. The parser also takes a function's own name in its body for the function,
-        where Python takes the module's value of this name. It keeps the value that a property of an
-        object that is no cell has at compilation.
+        and for caches. It keeps the value that a property of an object that is no cell has at
+        compilation.
 
         Returns: for the code of each such function, a text that says so.
         """
@@ -74,11 +71,6 @@ class State(Walk):
             if behind is not function:
                 text = f"calls {behind.__qualname__} by its decorator of {where}"
                 found[code] = f"{text}: {DECORATED}"
-            name = code.co_name
-            other = function.__globals__.get(name, function)
-            if other is not function and (line := _line_with_global(code, name)):
-                text = f"calls {function.__qualname__}, in which {code.co_filename}:{line} uses"
-                found[code] = f"{text} another `{name}`: {OWN_NAME}"
         for getter in self.frozen:
             code = getter.__code__
             where = (
@@ -86,14 +78,3 @@ class State(Walk):
             )
             found[code] = f"reads {where}: {FROZEN.format(name=code.co_name)}"
         return found
-
-
-def _line_with_global(code: CodeType, name: str) -> int:
-    """Returns the line at which code, or a function inside it, reads a global; 0 if none does."""
-    lines, line = dict(dis.findlinestarts(code)), code.co_firstlineno
-    for step in dis.get_instructions(code):
-        line = lines.get(step.offset) or line
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == name:
-            return line
-    inner = (part for part in code.co_consts if isinstance(part, CodeType))
-    return next(filter(None, (_line_with_global(part, name) for part in inner)), 0)

@@ -110,6 +110,19 @@ def shaped(flat: Tensor, shapes: tuple) -> tuple:
     return found
 
 
+def rows(value: Any, count: int) -> Any:
+    """Returns the rows of an array `[count, ...]` as a tuple; a tuple stays as it is.
+
+    Raises:
+        ValueError: the array has another number of rows.
+    """
+    if isinstance(value, tuple):
+        return value
+    if value.shape[0] != count:
+        raise ValueError(f"{value.shape[0]} rows for {count} names")
+    return tuple([value[k] for k in range(count)])
+
+
 def joint(value: Tensor) -> Tensor:
     """Concatenates the values of all agents: `[B, A, ...]` becomes `[B, n]`."""
     return value.reshape((value.shape[0], -1))

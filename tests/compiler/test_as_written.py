@@ -35,6 +35,44 @@ LOSSES = """
     g, _ = msrl.gradient(losses[0], self.net, obs, action, target)
     msrl.update(self.apply, g)
     """
+MADE_ANEW = """
+found, much = {"a": 0.0}, msrl.mean(reward) > 0.0
+for k in range(3):
+    found["a"] = found["a"] + msrl.mean(reward)
+    if much:
+        found = {"a": msrl.mean(target) * k}
+found["b"] = msrl.mean(reward)
+both = msrl.mean(ops.stack((reward, target), -1), keep=1)
+(a, b), (c, *_), (e, _) = both, self.three(reward), ops.relu(both)
+*_, d = self.three(target)
+sizes = {"r": reward, "t": (target, obs)}
+drawn = msrl.uniform(len(sizes["r"]), 1), msrl.uniform(self.rounds(8) - 2, 1)
+numbers = msrl.mean(drawn[0]) + msrl.mean(drawn[1])
+target = target + found["a"] + found["b"] + a - b + c + d * e + numbers
+target = target + 0.1 * self.mean_square(msrl, obs, target)
+"""
+HELPERS = """
+    def squares(self, obs, target):
+        return squares(self.net.value(obs) - target)
+
+    def mean_square(self, msrl, obs, target):
+        for _ in range(2):
+            grads, loss = msrl.gradient(self.squares, self.net, obs, target)
+        return loss
+
+    def three(self, x):
+        return x, 2.0 * x, 3.0 * x
+
+    def rounds(self, n):
+        if n > 6:
+            return max(n - 2, 1)
+        return n // 2 + 1
+
+    def learn"""
+OF_FILE = (
+    "\nclass Learn(",
+    "\ndef squares(x):\n    squared = ops.square(x)\n    return squared\n\n\nclass Learn(",
+)
 LEFT_OUT = """
 far = 0.0
 for k in range(3):
@@ -660,6 +698,9 @@ EQUAL = {
     "a name that an inner condition sets, and the outer one sets again": ({"learn": DROPPED},),
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "numbers that some turns of a loop leave out": ({"learn": LEFT_OUT},),
+    "a dictionary made anew in a loop is filled; rows of an array have names": (
+        {"learn": MADE_ANEW, "remove": [("\n    def learn", HELPERS), OF_FILE]},
+    ),
     "the extreme of two numbers of the run": ({"learn": EXTREMES},),
     "arrays and lists of a known length are filled": ({"learn": FILLED},),
     "the other values of a loss are one tuple": ({"learn": REST},),

@@ -51,6 +51,8 @@ REFUSED = {
     "^self.optimizer(reward)": "whose result is not used",
     "^print(self.apply(reward))": "whose result is not used",
     "^print(msrl.mean(reward))": "whose result is not used",
+    "d, e = {'a': 0.0}, {'a': 1.0}\nfor _ in range(3):\n    ^d['a'] += 1.0\n"
+    "    d = {'a': 2.0}\n    e = d": "which `e` is too",
     "d = {}\n^self.apply(d)": "`d`, which a function may change in place",
     "def f():\n    ^if msrl.env_steps() < 8:\n        return\n    return {'a': 1.0}\n"
     "m = f()": "the result, which is something else in each branch",
@@ -109,7 +111,7 @@ REFUSED = {
     "def f(x):\n    ^x.append(reward)\n    return x[0]\ntarget = f(a)": "in place of `x`, which",
     "a, b = [0.0], [1.0]\nif msrl.mean(reward) > 0:\n    a = b\n^a[0] = reward": "which `b` is too",
     "a, b = [0.0], [1.0]\nfor i in msrl.epochs(2):\n"
-    "    ^a[0] = a[0] * 2.0\n    a = b": "which a condition or a loop may make another one",
+    "    ^a[0] = a[0] * 2.0\n    a = b": "which `b` is too",
     "a = [reward]\nfor x in a:\n    ^a.append(x)": "a change of `a` in a loop over it",
     "a = []\nfor (o,) in msrl.minibatches(2, (obs,)):\n"
     "    a.append(o[0])\n    ^a.append((1, 2))": "a part of `a` of another form than the first",

@@ -190,10 +190,6 @@ def counted(x):
     COUNT += 1.0
     return x * (COUNT > 0.0)
 
-class Scaled:
-    def doubled(self, x):
-        return doubled(abs)(x)
-
 class Learn("""
 
 
@@ -203,7 +199,6 @@ class Learn("""
         ("decorated(reward)", "calls decorated by its decorator of .*program_"),
         ("counted(reward)", r"changes .*\.COUNT: Python keeps that"),
         ("reward * (os.getpid() > 0)", "os.getpid at .*another in each process"),
-        ("Scaled().doubled(reward)", "in which .*uses another `doubled`: .*another name"),
     ],
 )
 def test_what_is_no_function_of_its_arguments_is_refused(call, told, tmp_path):

@@ -203,34 +203,6 @@ def test_decorators_that_mindspore_would_leave_out(function, told):
     assert all("calls decorated by its decorator of" in text for text in found.values())
 
 
-class Named:
-    """Methods with names of functions of the file."""
-
-    def lazy(self):
-        return lazy()
-
-    def in_weight(self):
-        return [in_weight() for _ in (0,)]
-
-    def in_list(self):
-        return self.lazy()
-
-
-def again(depth):
-    return again(depth - 1) if depth else depth
-
-
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [(Named.lazy, "lazy"), (Named.in_weight, "in_weight"), (Named.in_list, ""), (again, "")],
-)
-def test_a_function_that_uses_another_of_its_own_name(function, told):
-    texts = State({"function": function}).misread().values()
-    assert [f"uses another `{told}`: MindSpore takes that" in text for text in texts] == (
-        [True] if told else []
-    )
-
-
 class Moments:
     def __init__(self):
         self.mean = WEIGHT

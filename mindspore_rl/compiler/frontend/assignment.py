@@ -89,7 +89,8 @@ class Assignments:
             if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                 value = tuple(map(Static, value.value))
             names, several = list(target.elts), len(target.elts)
-            if (parts := self._rest_of_loss(names, value)) is not None:
+            parts = self._rest_of_loss(names, value) or self._named_ones(names, value)
+            if parts is not None:
                 for element, part in parts:
                     yield from self.bindings(element, part)
                 return
@@ -132,6 +133,24 @@ class Assignments:
         rest = self.draft.result("glue", f"{name}[{len(first)}:]", reads)
         self.draft.tuples.add(rest.name)
         return list(zip([*first, last.value], [*parts, rest], strict=True))
+
+    def _named_ones(
+        self, names: list[ast.expr], value: Struct
+    ) -> list[tuple[ast.expr, Struct]] | None:
+        """Reads `first, *_, last = result`, whatever the result's length; else returns None."""
+        stars = [k for k, name in enumerate(names) if isinstance(name, ast.Starred)]
+        if not isinstance(value, Var) or len(stars) != 1:
+            return None
+        thrown_away: Any = names[stars[0]]
+        if getattr(thrown_away.value, "id", "") != THROWN_AWAY:
+            return None
+        self.draft.temporary.discard(value.name)  # it is read several times
+        places = [k if k < stars[0] else k - len(names) for k in range(len(names))]
+        return [
+            (name, self.draft.result("glue", f"{value.name}[{k}]", (value.name,)))
+            for name, k in zip(names, places, strict=True)
+            if name is not thrown_away
+        ]
 
     def _several(self, starred: ast.Starred, value: Struct, others: int) -> int:
         """Returns the number of parts of a value that is unpacked into a target with a `*`.

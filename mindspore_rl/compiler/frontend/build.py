@@ -43,7 +43,9 @@ from mindspore_rl.compiler.frontend.scope import (
     Static,
     Struct,
     Var,
+    constant,
     is_array,
+    is_plain_value,
     open_frame,
     variables,
 )
@@ -257,8 +259,7 @@ class _Builder(ExpressionReader):
             self.frame.fail(self.frame.node, f"a function that calls itself ({tree.name})")
         if inspect.ismethod(method):
             args = (Static(method.__self__), *args)
-        frame.top, frame.arrays, frame.sizes_of = top, self.draft.arrays, self.draft.sizes_of
-        frame.tuples, frame.widths = self.draft.tuples, self.draft.widths
+        frame.top, frame.facts = top, self.draft
         self.draft.frames.append(frame)
         self._bind_arguments(tree, args, dict(keywords))
         return self._body(tree)
@@ -277,8 +278,7 @@ class _Builder(ExpressionReader):
             inner, outer.file, outer.first_line, outer.lines, outer.namespace, outer.module
         )
         frame.names, frame.around = {**outer.names, **values}, outer.home
-        frame.arrays, frame.sizes_of = self.draft.arrays, self.draft.sizes_of
-        frame.tuples, frame.widths = self.draft.tuples, self.draft.widths
+        frame.facts = self.draft
         self.draft.frames.append(frame)
         if isinstance(inner.tree, ast.FunctionDef):
             return self._body(copy.deepcopy(inner.tree))
@@ -286,6 +286,25 @@ class _Builder(ExpressionReader):
         result = self.expression(inner.tree.body)
         self.draft.frames.pop()
         return self._plain_result(result, node)
+
+    def known_result(self, node: ast.Call) -> Struct | None:
+        """Reads a function of known numbers whose result is known; else returns None."""
+        given = [self.frame.static(a) for a in (*node.args, *(k.value for k in node.keywords))]
+        if self.users_function(node) is None or not all(
+            known and is_plain_value(value) for known, value in given
+        ):
+            return None
+        problems, self.problems = self.problems, {}
+        try:
+            with self.draft.trial():
+                result = self._inlined(node, None)
+                if not self.problems and constant(result) is not None:
+                    return result
+                raise Follows(ast.unparse(node))
+        except ProgramError:
+            return None
+        finally:
+            self.problems = problems
 
     def _body(self, tree: ast.FunctionDef) -> Struct:
         """Reads the body of the innermost function and returns its return value."""

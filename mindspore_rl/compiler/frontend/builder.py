@@ -2,12 +2,13 @@
 
 import ast
 import contextlib
+import copy
 import importlib
 import keyword
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn
 
 from mindspore_rl.compiler.frontend.implied import Implied
@@ -84,7 +85,7 @@ class Draft:
         unrolled: how many unrolled loops and comprehensions of several turns are open.
         unrolled_in: the number of loops and of run-time conditions around the outermost unrolled
             loop; None outside of one.
-        arrays: see `Frame`.
+        arrays: variables that hold an array or a tuple, and never None.
         tuples: variables that hold tuples of a length not known now: gradients, and what a loss
             returns.
         singles: variables that hold the one mean of a loss as a number, also its first part.
@@ -100,6 +101,7 @@ class Draft:
         num_steps: steps of an iteration.
         outer: the lines of `place` at each operation and boundary, by name.
         num_envs: environments.
+        known_result: reads a call of known numbers whose result is known; else returns None.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -123,6 +125,7 @@ class Draft:
     num_steps: int = 0
     outer: dict[str, tuple[int, ...]] = field(default_factory=dict)
     num_envs: int = 0
+    known_result: Callable[[ast.Call], Struct | None] = lambda _: None
     _counters: dict[str, int] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
     _turns: dict[tuple, list[int]] = field(default_factory=dict)
@@ -151,6 +154,21 @@ class Draft:
             for name, value in position.items():
                 setattr(self, name, value)
             self.loops[:] = loops
+            raise
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """Leaves nothing of what was read if it is refused."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "scope"}
+        before = {name: copy.copy(value) for name, value in values.items()}
+        items, kept = self.scope.items, list(self.scope.items)
+        try:
+            with self.attempt():
+                yield
+        except Exception:
+            for name, value in before.items():
+                setattr(self, name, value)
+            items[:] = kept
             raise
 
     @contextlib.contextmanager
@@ -185,7 +203,8 @@ class Draft:
     ) -> Var:
         """Adds an operation with one result, a new variable."""
         target = self.new_temporary(name)
-        if isinstance(given, (ast.BinOp, ast.UnaryOp, ast.Compare)):
+        computed = isinstance(given, (ast.BinOp, ast.UnaryOp, ast.Compare))
+        if computed or (isinstance(given, ast.expr) and is_operators(given)):
             self.arrays.add(target)
         return self.emit(kind, (target,), (given,), reads=tuple(reads))[0]
 
@@ -197,7 +216,10 @@ class Draft:
             return (self.result("glue", f"{value.name}[0]", (value.name,)),)
         last = self.scope.items[-1] if self.scope.items else None
         names = tuple(self.new_temporary("part") for _ in range(count))
-        if (
+        if value.name in self.arrays - self.tuples:
+            called = self.imported("mindspore_rl.rl.operators", "rows")
+            self.emit("glue", names, (f"{called}({value.name}, {count})",), reads=(value.name,))
+        elif (
             isinstance(last, Op)
             and OPERATIONS[last.kind].splits
             and last.targets == (value.name,)
@@ -458,3 +480,16 @@ class Draft:
 def _longest(sizes: Iterable[tuple[int, ...] | None]) -> tuple[int, ...] | None:
     """Returns the sizes that say the most of those that are known; None if none are."""
     return max((one for one in sizes if one is not None), key=len, default=None)
+
+
+def is_operators(value: ast.expr | None) -> bool:
+    """Returns whether a value is an operator's result, and surely no sum of tuples."""
+    match value:
+        case ast.Call(ast.Attribute(owner, name)) if name in (*SAME_SIZES, *REDUCES_LAST):
+            return ast.unparse(owner) == "ops" or is_operators(owner)
+        case ast.Call(ast.Attribute(owner, "reshape")):
+            return is_operators(owner)
+    if not isinstance(value, ast.BinOp):
+        return isinstance(value, ast.UnaryOp)
+    sides = (value.left, value.right)
+    return not isinstance(value.op, ast.Add) or any(map(is_operators, sides))

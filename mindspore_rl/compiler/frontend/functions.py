@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_rl.compiler.frontend.builder import REDUCES_LAST, SAME_SIZES
+from mindspore_rl.compiler.frontend.builder import is_operators
 from mindspore_rl.compiler.frontend.paths import Paths
 from mindspore_rl.compiler.frontend.records import Entries, Record
 from mindspore_rl.compiler.frontend.scope import (
@@ -417,26 +417,35 @@ def width(function: Any) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def gives_one(function: Any) -> bool:
-    """Returns whether a function surely gives one array: an operator's result, in each `return`."""
-    if (tree := tree_of(function)) is None:
+def gives_one(function: Any, callers: tuple[Any, ...] = ()) -> bool:
+    """Returns whether a function surely gives one array: an operator's result, in each `return`.
+
+    A `return` may call another such function, or name what is made by operators alone.
+    """
+    if (tree := tree_of(function)) is None or tree in callers:
         return False
-    values: list[Any] = [node.value for node in own_nodes(tree) if isinstance(node, ast.Return)]
+    nodes = list(own_nodes(tree))
+    values: list[Any] = [node.value for node in nodes if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
-    return bool(values) and all(map(_is_operators, values))
+    assigned = {
+        target: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    added = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+    made: dict[str, list[Any]] = {}
+    for name in nodes:
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name not in added:
+            made.setdefault(name.id, []).append(assigned.get(name))
 
+    def one(value: Any) -> bool:
+        if isinstance(value, ast.Name):
+            return value.id in made and all(map(one, made.pop(value.id)))
+        called = _called(value, function, tree)
+        return is_operators(value) or (called and gives_one(called, (*callers, tree)))
 
-def _is_operators(value: ast.expr | None) -> bool:
-    """Returns whether a value is an operator's result, and surely no sum of tuples."""
-    match value:
-        case ast.Call(ast.Attribute(owner, name)) if name in (*SAME_SIZES, *REDUCES_LAST):
-            return ast.unparse(owner) == "ops" or _is_operators(owner)
-        case ast.Call(ast.Attribute(owner, "reshape")):
-            return _is_operators(owner)
-    if not isinstance(value, ast.BinOp):
-        return isinstance(value, ast.UnaryOp)
-    sides = (value.left, value.right)
-    return not isinstance(value.op, ast.Add) or any(map(_is_operators, sides))
+    return bool(values) and all(map(one, values))
 
 
 def _width_of(value: ast.expr | None, function: Any, tree: Any) -> int | None:
@@ -444,15 +453,24 @@ def _width_of(value: ast.expr | None, function: Any, tree: Any) -> int | None:
     if isinstance(value, ast.Tuple):
         starred = any(isinstance(part, ast.Starred) for part in value.elts)
         return None if starred else len(value.elts)
+    called = _called(value, function, tree)
+    return width(called) if inspect.ismethod(called) and called != function else None
+
+
+def _called(value: ast.expr | None, function: Any, tree: Any) -> Any:
+    """Returns the function of the file, or the method of `self` or its attributes, in a call."""
+    if not isinstance(value, ast.Call) or isinstance(function, Inner):
+        return None
+    *path, name = ast.unparse(value.func).split(".")
     owner, first = getattr(function, "__self__", None), [arg.arg for arg in tree.args.args[:1]]
-    if owner is None or not isinstance(value, ast.Call):
+    if not path:
+        found = inspect.unwrap(function).__globals__.get(name)
+        return found if inspect.isfunction(found) else None
+    if owner is None or path[:1] != first or not all(map(str.isidentifier, (*path, name))):
         return None
-    *path, method = ast.unparse(value.func).split(".")
-    if path[:1] != first or not all(name.isidentifier() for name in (*path, method)):
-        return None
-    for name in (*path[1:], method):
-        owner = getattr(owner, name, None)
-    return width(owner) if inspect.ismethod(owner) and owner != function else None
+    for attribute in (*path[1:], name):
+        owner = getattr(owner, attribute, None)
+    return owner
 
 
 def _leaves(struct: Struct) -> Iterator[Struct]:

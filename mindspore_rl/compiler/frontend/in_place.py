@@ -399,10 +399,14 @@ class Changes:
 
     Args:
         reader: the reader of expressions.
+
+    Attributes:
+        changed: the marks of lists and dictionaries that were changed, with the last change.
     """
 
     def __init__(self, reader: Any) -> None:
         self.reader, self.draft = reader, reader.draft
+        self.changed: dict[object, Any] = {}
 
     def read(self, node: Any) -> bool:
         """Reads an assignment that stands for a change. Returns: False if it was an assignment."""
@@ -431,15 +435,36 @@ class Changes:
             )
         if not isinstance(struct, getattr(node, "current", (Listed, Entries))):
             frame.fail(node, f"a change of `{name}` in a loop over it", "loop over a copy of it")
-        for other in self.holders(struct.mark):
-            frame.fail(
-                node, f"a change in place of `{name}`, which {other} too,", _instead(node, struct)
-            )
+        self.check_alone(struct, node)
+        self.changed |= dict.fromkeys(struct.mark, node)
         value = self._changed(kind, struct, node)
         if hasattr(node, "part"):
             value = rebuilt(whole, ({**whole, key: value}).values())
         self.reader.assignments.assign(node.targets[0], value)
         return True
+
+    def check_alone(self, struct: Any, node: Any) -> None:
+        """Refuses a change of a list or dictionary that something else holds, too."""
+        for other in self.holders(struct.mark):
+            name = node.in_place[1]
+            if hasattr(node, "part"):
+                name = ast.unparse(node.before.value.func.value)
+            text = f"a change in place of `{name}`, which {other} too,"
+            self.draft.fail(node, text, _instead(node, struct))
+
+    def end_turn(self, name: str, before: Struct, turn: object) -> None:
+        """Notes that a name may be what it was before a loop, or what its last turn has made.
+
+        Raises:
+            ProgramError: the loop changes it in place, and something else holds it at the end.
+        """
+        struct = self.draft.frame.names.get(name)
+        if not isinstance(struct, (Listed, Entries)) or not struct.mark:
+            return
+        if turn in self.changed:
+            self.check_alone(struct, self.changed[turn])
+        mark: frozenset[object] = getattr(before, "mark", frozenset())
+        struct.mark = struct.mark | mark if mark else frozenset()
 
     def _fill(self, array: Var, node: Any) -> bool:
         """Reads `x[:, t] = value` of an array. Returns: False if the place is another one."""
@@ -561,6 +586,19 @@ def joined(one: Struct, other: Struct) -> Struct:
     if isinstance(made, (Listed, Entries)):
         mark: frozenset[object] = getattr(other, "mark", frozenset())
         made.mark = made.mark | mark if made.mark and mark else frozenset()
+    return made
+
+
+def carried_by(struct: Struct, turn: object) -> Struct:
+    """Returns a value that is a list or a dictionary of an earlier turn, or that before the loop.
+
+    Args:
+        struct: the value before the loop.
+        turn: stands for all lists and dictionaries that are made in an earlier turn.
+    """
+    made = unmarked(struct)
+    if isinstance(struct, (Listed, Entries)) and struct.mark:
+        made.mark = struct.mark | {turn}
     return made
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.assignment import same
 from mindspore_rl.compiler.frontend.builder import UNROLLED
-from mindspore_rl.compiler.frontend.in_place import unmarked
+from mindspore_rl.compiler.frontend.in_place import carried_by
 from mindspore_rl.compiler.frontend.loop_carried import assigned, carried, decided, loaded
 from mindspore_rl.compiler.frontend.perhaps import has_perhaps
 from mindspore_rl.compiler.frontend.records import Entries, Listed
@@ -73,9 +73,10 @@ class Loops:
         self.reader.load_parameters(read | (kept - own), node)
         self.assignments.give_homes(sorted(read | (kept - own) | going))
         self.reader.perhaps.begin(node)
-        for name in assigned(node.body, changed=False) & self.frame.names.keys():
-            # It may be another list from the second turn on.
-            self.frame.names[name] = unmarked(self.frame.names[name])
+        turn, others = object(), assigned(node.body, changed=False) & self.frame.names.keys()
+        for name in others:
+            self.frame.names[name] = carried_by(self.frame.names[name], turn)
+        others_before = {name: self.frame.names[name] for name in others}
         forgotten = self.assignments.forget(own)
         before, left = (
             {name: self.frame.names[name] for name in names if name in self.frame.names}
@@ -108,6 +109,8 @@ class Loops:
             if has_perhaps(self.frame.names[name]):
                 before[name] = struct
         self._check_carried(before, node)
+        for name, struct in others_before.items():
+            self.reader.changes.end_turn(name, struct, turn)
         self.end_of(own, "a loop")
         self.assignments.remember(forgotten)
         if named and (shifted or self.frame.names[target] == Var(index)):

@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import symtable
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -146,11 +146,8 @@ class Frame:
         returned: the variable that holds its result, see `early_return`; empty if none does.
         node: the statement being read.
         outermost: the statement of the function's own body that this is in.
-        arrays: variables that hold an array or a tuple, and never None.
-        tuples: those that hold a tuple of a length not known now, or a loss's one mean.
-        widths: how many parts these have, where it is written.
         around: the function of the file in which this one stands; None: it is one itself.
-        sizes_of: returns the first sizes of a variable, as far as they are known.
+        facts: what is known of the graph's variables, a `builder.Draft`.
     """
 
     function: Any
@@ -171,11 +168,8 @@ class Frame:
     returned: str = ""
     node: ast.AST = field(default_factory=ast.Pass)
     outermost: ast.stmt = field(default_factory=ast.Pass)
-    arrays: set[str] = field(default_factory=set)
-    tuples: set[str] = field(default_factory=set)
-    widths: dict[str, int] = field(default_factory=dict)
     around: Any = None
-    sizes_of: Callable[[str], tuple[int, ...] | None] = lambda _: None
+    facts: Any = None
 
     @property
     def home(self) -> Any:
@@ -325,9 +319,11 @@ class Frame:
         return isinstance(struct, Static) and struct.value is MSRL
 
     def part(self, node: ast.expr) -> Struct | None:
-        """A name, or a field of a record that has one; None for anything else."""
+        """A name, or a field, entry or element of what has one; None for anything else."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id)
+        if isinstance(node, ast.Subscript):
+            return self._entry(node)
         base = self.part(node.value) if isinstance(node, ast.Attribute) else None
         if not isinstance(base, Record) or not isinstance(node, ast.Attribute):
             return None
@@ -339,6 +335,18 @@ class Frame:
             name, fields = base.kind.__name__, ", ".join(base.fields)
             self.fail(node, f"`{node.attr}` of a {name}", f"its fields are {fields}")
         return base[base.fields.index(node.attr)]
+
+    def _entry(self, node: ast.Subscript) -> Struct | None:
+        """An entry of a dictionary, or an element of a tuple, that is there in any case."""
+        base: Any = self.part(node.value)
+        known, key = self.static(node.slice) if isinstance(base, (tuple, dict)) else (False, None)
+        if not known or (isinstance(base, tuple) and not isinstance(key, int)):
+            return None
+        try:
+            found = base[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return None if isinstance(found, Perhaps) else found
 
     def holds(self, condition: ast.expr) -> bool | None:
         """Returns whether a condition holds; None if that is known only at run time."""
@@ -428,7 +436,7 @@ class Frame:
         ):
             return None
         struct, other = self.part(condition.left), condition.comparators[0]
-        made = isinstance(struct, Var) and struct.name in self.arrays
+        made = isinstance(struct, Var) and struct.name in self.facts.arrays
         if len(condition.ops) > 1 or not (made or isinstance(struct, (tuple, dict))):
             return None
         none = isinstance(other, ast.Constant) and other.value is None
@@ -450,8 +458,8 @@ class Frame:
             kind_of = struct.kind
         elif isinstance(struct, dict):
             kind_of = dict
-        elif isinstance(struct, Var) and self.widths.get(struct.name, 1) == 1:
-            if struct.name not in self.arrays - self.tuples:
+        elif isinstance(struct, Var) and self.facts.widths.get(struct.name, 1) == 1:
+            if struct.name not in self.facts.arrays - self.facts.tuples:
                 return None
             kind_of = Tensor
         return issubclass(kind_of, wanted)
@@ -495,13 +503,13 @@ class Frame:
             fields = struct.fields if isinstance(struct, Record) else ("",)
             parts = struct if isinstance(struct, Record) else (struct,)
             for field_name, part in zip(fields, parts, strict=True):
-                sizes = self.sizes_of(part.name) if isinstance(part, Var) else None
+                sizes = self.facts.sizes_of(part.name) if isinstance(part, Var) else None
                 if axis < len(sizes or ()):
                     return f", {name}{field_name and '.'}{field_name}.shape[{axis}]"
         return ""
 
     def with_sizes(self, node: ast.expr, rows: bool = True) -> ast.expr:
-        """Returns an expression with the sizes of arrays that are known while reading.
+        """Returns an expression with what is known while reading of sizes and users' functions.
 
         Without `rows`, only those that do not grow with the number of environments.
         """
@@ -532,7 +540,7 @@ class Rows(int):
 
 
 class _KnownSizes(ast.NodeTransformer):
-    """Replaces `x.shape[0]` and `len(x)` of samples, and of what is made of them, by numbers."""
+    """Replaces sizes, `x.shape[0]` and `len(x)`, and calls whose results are known by numbers."""
 
     def __init__(self, frame: Frame, rows: bool) -> None:
         self.frame, self.rows = frame, rows
@@ -547,11 +555,12 @@ class _KnownSizes(ast.NodeTransformer):
         match node:
             case ast.Call(ast.Name("len"), [owner], []):
                 return self._size(node, owner, 0)
-        return self._inner(node)
+        result = constant(self.frame.facts.known_result(node))
+        return self._inner(node) if result is None else ast.copy_location(literal(result), node)
 
     def _size(self, node: ast.expr, owner: ast.expr, axis: int) -> ast.expr:
         struct = self.frame.part(owner)
-        sizes = self.frame.sizes_of(struct.name) if isinstance(struct, Var) else None
+        sizes = self.frame.facts.sizes_of(struct.name) if isinstance(struct, Var) else None
         if sizes is None or not 0 <= axis < len(sizes):
             return self._inner(node)
         if isinstance(sizes[axis], Rows) and not self.rows:
