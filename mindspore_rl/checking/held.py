@@ -121,9 +121,11 @@ def compare_records(
     }
     # The turns of an unrolled loop, `gradient#1.2`, are one site of the plain loop.
     turns: dict[str, dict[int, dict[int, np.ndarray]]] = {}
+    inside: dict[str, int] = {}
     for site, first, value in _recorded(run_dir, iteration):
-        place, _, turn = site.partition(".")
-        turns.setdefault(place, {}).setdefault(int(turn or 0), {})[first] = value
+        place, turn, passed, *_ = [*site.split("."), "0", "1"]
+        turns.setdefault(place, {}).setdefault(int(turn), {})[first] = value
+        inside[place] = int(passed) if site.count(".") > 1 else 1
     found = [
         Compared(iteration, site, math.inf, "the reference did not pass it")
         for site in sorted(turns.keys() - expected)
@@ -134,8 +136,9 @@ def compare_records(
             found.append(Compared(iteration, site, math.inf, "the job did not pass it"))
             continue
         got = [turns[site][turn] for turn in sorted(turns[site])]
-        numbers = {len(value) for values in got for value in values.values()}
-        if len(numbers) > 1 and sum(len(next(iter(v.values()))) for v in got) == len(passes):
+        numbers, inner = {len(v) for values in got for v in values.values()}, inside[site]
+        uneven = len(numbers) > 1 or not inner or any(number % inner for number in numbers)
+        if uneven and sum(len(next(iter(v.values()))) for v in got) == len(passes):
             found.append(Compared(iteration, site, uneven=True))  # it is not known which turns
             continue
         if numbers != {len(passes) // len(got)} or len(passes) % len(got):
@@ -143,8 +146,8 @@ def compare_records(
             found.append(Compared(iteration, site, math.inf, wrong))
             continue
         pairs = [
-            (value[row].ravel(), passes[row * len(got) + turn], first)
-            for row in range(*numbers)
+            (value[row].ravel(), passes[(row - at) * len(got) + turn * inner + at], first)
+            for row, at in ((row, row % inner) for row in range(*numbers))
             for turn, values in enumerate(got)
             for first, value in sorted(values.items())
         ]

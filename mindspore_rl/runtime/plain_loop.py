@@ -121,10 +121,12 @@ class PlainLoop(ABC):
         )[0]
         stride, columns = max(steps, 1) * self.num_envs, np.arange(self.num_envs)
         permutation = Tensor((order * stride + columns).astype(np.int32))
-        for number in range(count):
+
+        def part(number: int) -> tuple:
             rows = minibatch_rows(permutation, Tensor(number), count, steps)
-            taken = (take_rows(value, rows) for value in leaves(values))
-            yield put_into(values, taken)
+            return put_into(values, (take_rows(value, rows) for value in leaves(values)))
+
+        return map(part, range(count))
 
     def begun(self, site: str) -> np.ndarray:
         """Returns how often the loop over minibatches at a site has begun, 0-d int32."""

@@ -69,6 +69,42 @@ HELPERS = """
         return n // 2 + 1
 
     def learn"""
+STEPS_LINE = "            for step in msrl.steps():"
+NESTS = """
+total, history = 0.0, []
+for _ in msrl.epochs(2):
+    for by, net in ((1.0, self.net), (0.5, self.net)):
+        total = total + msrl.mean(msrl.uniform(8, 1))
+        for _ in msrl.epochs(3):
+            (kept,) = msrl.replay_sample(8)
+            some = msrl.mean(kept) + msrl.mean(msrl.uniform(8, 1))
+            for o, a, t in msrl.minibatches(2, (obs, action, target)):
+                g, means = msrl.gradient(self.loss, net, o, a, t * by + some)
+                msrl.update(self.apply, g)
+                history.append((*means, by))
+                total = total + by * msrl.mean(t) + msrl.sum(msrl.uniform(8, 1))
+    total = total + sum(sum(column) / len(column) for column in zip(*history))
+    if total > 0.0:
+        for (x,) in msrl.minibatches(1, (reward,)):
+            total = total + 0.01 * msrl.mean(x * x)
+    first, *others = self.pieces(self.norms(lambda x: x + some, (0.5, by, 1.0)), (1, 2))
+    total = total + first.sum() + 0.1 * others[0].sum()
+    for (x,), (y,) in zip(msrl.minibatches(2, (reward,)), msrl.minibatches(2, (target,))):
+        total = total + msrl.mean(x * y)
+target = target + total
+"""
+PIECES = """
+    def norms(self, norm, scales):
+        return ops.stack([norm(scale) for scale in scales])
+
+    def pieces(self, vector, sizes):
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(vector[start : start + size])
+            start += size
+        return parts
+
+    def learn"""
 OF_FILE = (
     "\nclass Learn(",
     "\ndef squares(x):\n    squared = ops.square(x)\n    return squared\n\n\nclass Learn(",
@@ -698,6 +734,18 @@ EQUAL = {
     "a name that an inner condition sets, and the outer one sets again": ({"learn": DROPPED},),
     "losses see their names at the call, and means may be unread": ({"learn": LOSSES}, "Central"),
     "numbers that some turns of a loop leave out": ({"learn": LEFT_OUT},),
+    "loops inside an unrolled loop draw; two loops over minibatches at once": (
+        {
+            "learn": NESTS,
+            "loop": "msrl.replay_insert(reward, keep=64)\nsummed += 0.5 * reward",
+            "remove": [
+                ('"loss": means[0]', '"loss": means[0], "total": total'),
+                ("\n    def learn", PIECES),
+                (STEPS_LINE, f"            summed = 0.5\n{STEPS_LINE}"),
+                ("msrl.agent_learn(batch)", "{**msrl.agent_learn(batch), 's': msrl.mean(summed)}"),
+            ],
+        },
+    ),
     "a dictionary made anew in a loop is filled; rows of an array have names": (
         {"learn": MADE_ANEW, "remove": [("\n    def learn", HELPERS), OF_FILE]},
     ),

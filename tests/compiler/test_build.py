@@ -26,8 +26,11 @@ REFUSED = {
     "    if msrl.mean(reward) > 0:\n        continue\n    k += 1": "a `while` without a bound",
     "for i in range(2):\n    if msrl.mean(reward) > 0.5:\n"
     "        continue\n    a = ^msrl.agent_act(obs[0])": "under a condition",
-    "if msrl.mean(reward) > 0.5:\n    for a in msrl.minibatches(2, (reward,)):\n        b = a\n"
-    "for a in msrl.minibatches(2, ^(reward,)):\n    b = a": "msrl.minibatches after another",
+    "if msrl.mean(reward) > 0.5:\n"
+    "    for a, b in zip(msrl.minibatches(2, (reward,)), msrl.minibatches(2, ^(reward,))):\n"
+    "        pass": "msrl.minibatches after another in this line",
+    "for a, b in ^zip(msrl.minibatches(2, (reward,)), msrl.minibatches(4, (reward,))):\n"
+    "    pass": "`zip` of other numbers of minibatches",
     "^try:\n    pass\nfinally:\n    pass": "`try`",
     "target = (^lambda x: x)(reward)": "a lambda",
     "target = sum([x for x in ^obs[0]])": "a comprehension over",
@@ -66,8 +69,8 @@ REFUSED = {
     "for x in ^obs[0]:\n    target = x": "a loop over this",
     "for k in (1, 2):\n"
     "    target = target + ^msrl.uniform(8, k)": "a draw of another size than in the turn before",
-    "for k in (1, 2):\n"
-    "    for (a,) in msrl.minibatches(2, ^(reward,)):\n        b = a": "in an unrolled loop",
+    "for k in (1, 2):\n    if msrl.mean(reward) > 0:\n"
+    "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a": "in an unrolled loop",
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"
@@ -161,8 +164,8 @@ REFUSED = {
     "grads, m = msrl.gradient(self.loss, ^1.0, obs, action, target)": "msrl.gradient by `1.0`",
     "grads, m = msrl.gradient(^reward, self.net, obs)": "`reward` as a function",
     "msrl.update(^self.apply, str)": "a function that uses `str`",
-    "for k in (1, 2):\n    for i in msrl.epochs(2):\n"
-    "        g, m = ^msrl.gradient(self.loss, self.net, obs, action, target)": (
+    "for k in (1, 2):\n    for i in msrl.epochs(2):\n        for j in (1, 2):\n"
+    "            g, m = ^msrl.gradient(self.loss, self.net, obs, action, target)": (
         "in an unrolled loop"
     ),
 }
@@ -516,8 +519,8 @@ def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
             r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
         (
-            "for _ in (1, 2):\n    for _ in msrl.epochs(2):\n"
-            "        noise = msrl.uniform(16, self.config.seed)",
+            "for _ in (1, 2):\n    for _ in msrl.epochs(2):\n        for _ in (1, 2):\n"
+            "            noise = msrl.uniform(16, self.config.seed)",
             r"`noise = msrl.uniform\(16, n \* self.config.seed\)`, whose part i",
         ),
         (

@@ -34,7 +34,6 @@ FEWER = SEEDS if "MSRL_FUZZ" in os.environ else (2, 3)
 """Programs under schedules: one with a replay, one whose loop begins with an array of zeros."""
 REFUSED = (
     "in an unrolled loop or comprehension",
-    "after another that a condition may leave out",
     "put the minibatches outside",
     *random_policies.REFUSED,
 )

@@ -73,7 +73,8 @@ class Rows:
         before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
         split = array.reshape(*before, extent // self.count, self.count, *after)
         chosen = np.take(split, share, axis=axis + 1)
-        return np.ascontiguousarray(chosen.reshape(*before, -1, *after))
+        rows = extent // self.count * len(share)
+        return np.ascontiguousarray(chosen.reshape(*before, rows, *after))
 
 
 def drawn(program: Program) -> set[str]:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from mindspore_rl.compiler.frontend.loop_carried import assigned, note_captures
 from mindspore_rl.compiler.frontend.loops import Loops
 from mindspore_rl.compiler.frontend.msrl_calls import Calls, taken_apart, used_as_numbers
 from mindspore_rl.compiler.frontend.perhaps import NUMBER, Again, Carried
-from mindspore_rl.compiler.frontend.records import Entries, Listed
+from mindspore_rl.compiler.frontend.records import Entries, Listed, is_sequence
 from mindspore_rl.compiler.frontend.replay_rows import place_kept
 from mindspore_rl.compiler.frontend.scope import (
     MSRL,
@@ -290,17 +291,24 @@ class _Builder(ExpressionReader):
     def known_result(self, node: ast.Call) -> Struct | None:
         """Reads a function of known numbers whose result is known; else returns None."""
         given = [self.frame.static(a) for a in (*node.args, *(k.value for k in node.keywords))]
-        if self.users_function(node) is None or not all(
-            known and is_plain_value(value) for known, value in given
-        ):
+        plain = all(known and is_plain_value(value) for known, value in given)
+        return self._read_if(node, lambda found: constant(found) is not None) if plain else None
+
+    def opened(self, node: ast.expr) -> Struct | None:
+        """Reads a function of the program that gives as many parts as are known; else None."""
+        return self._read_if(node, is_sequence) if isinstance(node, ast.Call) else None
+
+    def _read_if(self, node: ast.Call, wanted: Callable[[Struct], bool]) -> Struct | None:
+        """Reads a function of the program in place of its call if that gives what is wanted."""
+        if self.users_function(node) is None or self.is_read(node):
             return None
         problems, self.problems = self.problems, {}
         try:
             with self.draft.trial():
                 result = self._inlined(node, None)
-                if not self.problems and constant(result) is not None:
-                    return result
-                raise Follows(ast.unparse(node))
+                if self.problems or not wanted(result):
+                    raise Follows(ast.unparse(node))
+                return result
         except ProgramError:
             return None
         finally:
@@ -431,9 +439,11 @@ class _Builder(ExpressionReader):
             for target in node.targets:
                 if isinstance(target, ast.Attribute):
                     self.assignments.fail_target(target)
-            parts = None
-            if isinstance(node.targets[0], (ast.Tuple, ast.List)):  # `a, b = map(f, xs)`
+            parts, names = None, getattr(node.targets[0], "elts", [])
+            if names:  # `a, b = map(f, xs)`
                 parts = self.sequences.starred(node.value)
+            if parts is None and any(isinstance(name, ast.Starred) for name in names):
+                parts = self.opened(node.value)
             value = self.expression(node.value) if parts is None else parts
             value = self.calls.as_number(node, value)
             for target in node.targets:
@@ -483,7 +493,8 @@ class _Builder(ExpressionReader):
         load = ast.copy_location(ast.Name(target.id, ast.Load()), target)
         struct = self.frame.names.get(target.id)
         known = struct.value if isinstance(struct, Static) else None
-        if isinstance(struct, (tuple, dict)) or isinstance(known, (list, dict, set, np.ndarray)):
+        changing = (Listed, Entries, list, dict, set, np.ndarray)
+        if isinstance(struct, changing) or isinstance(known, changing):
             text = ast.unparse(ast.BinOp(load, node.op, node.value))
             self.frame.fail(
                 node,

@@ -23,7 +23,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where, walk
+from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where, num_turns, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
 
@@ -54,7 +54,7 @@ CLASSES = re.compile(f"({'|'.join(name.capitalize() for name in REGIONS)})[0-9]*
 ARRAYS: tuple[str, ...] = ("env_reset", "env_step", "env_index", "agent_index", "gradient")
 ARRAYS += ("uniform", "constant", "minibatch", "replay_sample", "replay_draw")
 """Kinds of operations, beside reductions, whose results are never None."""
-UNROLLED = ("gradient", "update", "boundary", "replay_sample", "uniform")
+UNROLLED = ("gradient", "update", "boundary", "replay_sample", "uniform", "minibatches")
 """Calls with a mark or with random numbers that may stand in an unrolled loop."""
 _BY_TURN = ("gradient", "update", "boundary", "replay_draw")
 """Kinds of operations that have a number by place and turn in an unrolled loop."""
@@ -68,7 +68,11 @@ REDUCES_LAST = ("amax", "amin", "mean", "prod", "squeeze", "std", "sum", "var")
 """Operators that leave an axis out, which they get."""
 BY_ELEMENT = ("logical_and", "logical_not", "logical_or", "maximum", "minimum", "where")
 """Operators whose result has the sizes of their arguments."""
-_POSITION = ("scope", "conditions", "perhaps", "unrolled", "unrolled_in", "place")
+ONE_ARRAY = (*SAME_SIZES, *REDUCES_LAST, *BY_ELEMENT)
+ONE_ARRAY += ("cat", "concat", "gather", "matmul", "one_hot", "pow", "softmax", "stack")
+"""Operators whose result is one array."""
+_POSITION: tuple[str, ...] = ("scope", "conditions", "perhaps", "place")
+_POSITION += ("unrolled", "unrolled_in", "unrolled_apart")
 
 
 @dataclass
@@ -85,6 +89,7 @@ class Draft:
         unrolled: how many unrolled loops and comprehensions of several turns are open.
         unrolled_in: the number of loops and of run-time conditions around the outermost unrolled
             loop; None outside of one.
+        unrolled_apart: how many open unrolled loops have another loop between them and that one.
         arrays: variables that hold an array or a tuple, and never None.
         tuples: variables that hold tuples of a length not known now: gradients, and what a loss
             returns.
@@ -111,6 +116,7 @@ class Draft:
     perhaps: int = 0
     unrolled: int = 0
     unrolled_in: tuple[int, int] | None = None
+    unrolled_apart: int = 0
     arrays: set[str] = field(default_factory=set)
     tuples: set[str] = field(default_factory=set)
     singles: set[str] = field(default_factory=set)
@@ -177,11 +183,14 @@ class Draft:
         outer, several = self.unrolled_in, count > 1
         if several and outer is None:
             self.unrolled_in = (len(self.loops), self.conditions)
+        apart = several and self.unrolled_in[:1] != (len(self.loops),)  # type: ignore[index]
         self.unrolled += several
+        self.unrolled_apart += apart
         try:
             yield
         finally:  # also at a `return`
             self.unrolled -= several
+            self.unrolled_apart -= apart
             self.unrolled_in = outer
 
     # ---- operations ------------------------------------------------------------------------
@@ -254,8 +263,14 @@ class Draft:
         return copied
 
     def marked(self, mark: str, value: Struct) -> Struct:
-        """Adds the boundary of a mark around every array of a value."""
+        """Adds the boundary of a mark around every array of a value.
+
+        The site of a turn of an unrolled loop has the number of passes there at a time, by the
+        loops inside: `boundary:gradient#1.2.40`; 0: it is known only in the run.
+        """
         site = self.name_op(f"boundary:{mark}")
+        if self.unrolled_in is not None and (inside := self.loops[self.unrolled_in[0] :]):
+            site += f".{num_turns(inside) if self.conditions == self.unrolled_in[1] else 0}"
 
         def pass_through(part: Struct) -> Struct:
             if isinstance(part, tuple):
@@ -485,7 +500,7 @@ def _longest(sizes: Iterable[tuple[int, ...] | None]) -> tuple[int, ...] | None:
 def is_operators(value: ast.expr | None) -> bool:
     """Returns whether a value is an operator's result, and surely no sum of tuples."""
     match value:
-        case ast.Call(ast.Attribute(owner, name)) if name in (*SAME_SIZES, *REDUCES_LAST):
+        case ast.Call(ast.Attribute(owner, name)) if name in ONE_ARRAY:
             return ast.unparse(owner) == "ops" or is_operators(owner)
         case ast.Call(ast.Attribute(owner, "reshape")):
             return is_operators(owner)

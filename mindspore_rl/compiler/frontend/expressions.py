@@ -96,6 +96,10 @@ class ExpressionReader:
         """Reads a function of known numbers whose result is known; else returns None."""
         raise NotImplementedError
 
+    def opened(self, node: ast.expr) -> Struct | None:
+        """Reads a function of the program that gives as many parts as are known; else None."""
+        raise NotImplementedError
+
     def call(self, name: str, node: ast.Call) -> Struct:
         """Reads a call of `msrl.name`."""
         raise NotImplementedError
@@ -456,7 +460,8 @@ class ExpressionReader:
         for node in nodes:
             if isinstance(node, ast.Starred):
                 value = self.sequences.starred(node.value)
-                value = self.expression(node.value) if value is None else value
+                value = self.opened(node.value) if value is None else value
+                value = self.draft.apart(self.expression(node.value)) if value is None else value
                 if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
                     value = tuple(map(Static, value.value))
                 if not is_sequence(value):
@@ -505,8 +510,9 @@ class ExpressionReader:
     def is_read(self, node: ast.Call) -> bool:
         """Returns whether a call is of a function that is read in place of it.
 
-        It is one inside this function, or gets msrl, or it is of the program and gets a record or a
-        dictionary, or makes a record, which MindSpore does not compile.
+        It is one inside this function, or gets msrl, or it is of the program and gets a record, a
+        dictionary or a function inside this one, or makes a record, which MindSpore does not
+        compile.
         """
         if self.frame.gets_msrl(node) or self.functions.inner(node.func) is not None:
             return True
@@ -515,7 +521,11 @@ class ExpressionReader:
         if (function := self.users_function(node)) is None:
             return False
         given = (*node.args, *(item.value for item in node.keywords))
-        return any(map(self._is_record, given)) or _makes_record(function) or makes_dict(function)
+        return (
+            any(self._is_record(arg) or self._is_inner(arg) for arg in given)
+            or _makes_record(function)
+            or makes_dict(function)
+        )
 
     def users_function(self, node: ast.Call) -> Any:
         """Returns the function of the program that a call calls; None for any other call."""
@@ -531,6 +541,12 @@ class ExpressionReader:
             return None
         found = member_of(self.frame.part(func.value), func.attr)
         return None if isinstance(found, property) else found
+
+    def _is_inner(self, node: ast.expr) -> bool:
+        """Returns whether an argument is a function inside the one being read."""
+        struct = self.frame.part(node)
+        value = struct.value if isinstance(struct, Static) else None
+        return isinstance(node, ast.Lambda) or isinstance(value, (Inner, Partial))
 
     def _is_record(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Call):

@@ -427,12 +427,8 @@ def gives_one(function: Any, callers: tuple[Any, ...] = ()) -> bool:
     nodes = list(own_nodes(tree))
     values: list[Any] = [node.value for node in nodes if isinstance(node, ast.Return)]
     values = [tree.body] if isinstance(tree, ast.Lambda) else values
-    assigned = {
-        target: node.value
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-    }
+    assigns = [node for node in nodes if isinstance(node, ast.Assign)]
+    assigned = {target: node.value for node in assigns for target in node.targets}
     added = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
     made: dict[str, list[Any]] = {}
     for name in nodes:

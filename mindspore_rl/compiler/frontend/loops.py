@@ -1,6 +1,7 @@
 """Reads loops: over msrl's, `range`, and sequences, which are unrolled."""
 
 import ast
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +19,11 @@ from mindspore_rl.compiler.frontend.scope import (
     Scope,
     Struct,
     Var,
+    constant,
     variables,
 )
-from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled
+from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled, together
+from mindspore_rl.compiler.frontend.step_sums import ENDED, REWARD, spread, sums_of_steps
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
 from mindspore_rl.compiler.ir.operations import LOOPS
 
@@ -46,7 +49,8 @@ class Loops:
 
     def kind_of(self, node: ast.expr) -> str:
         """Returns the name of the loop of msrl that an expression is; empty for any other."""
-        name = self.frame.msrl_call(node) if isinstance(node, ast.Call) else None
+        first = together(node)[0]
+        name = self.frame.msrl_call(first) if isinstance(first, ast.Call) else None
         return name if name in LOOPS else ""
 
     def read(self, node: ast.For) -> None:
@@ -54,11 +58,17 @@ class Loops:
         if is_unrolled(node) or self._goes_with_unrolled(node):
             self._unrolled(node)
             return
-        kind, args = self._loop_call(node.iter)
+        calls = together(node.iter)
+        (kind, args), *others = [self._loop_call(call) for call in calls]
         count = self._loop_count(kind, args, node)
         if count == 0:
             return
-        values = self.reader.expression(args[1]) if kind == "minibatches" else None
+        every = [args, *(more for _, more in others)] if kind == "minibatches" else []
+        if any(self.frame.known(more[0]) != count for more in every[1:]):
+            self.frame.fail(node.iter, "`zip` of other numbers of minibatches", "give all the same")
+        values = [self.reader.expression(one[1]) for one in every]
+        if kind == "steps":
+            self._spread_starts(node)
         index = LOOPS.get(kind, "i")
         target = getattr(node.target, "id", "")
         named = target not in ("", THROWN_AWAY)
@@ -73,10 +83,9 @@ class Loops:
         self.reader.load_parameters(read | (kept - own), node)
         self.assignments.give_homes(sorted(read | (kept - own) | going))
         self.reader.perhaps.begin(node)
-        turn, others = object(), assigned(node.body, changed=False) & self.frame.names.keys()
-        for name in others:
-            self.frame.names[name] = carried_by(self.frame.names[name], turn)
-        others_before = {name: self.frame.names[name] for name in others}
+        turn, rebound = object(), assigned(node.body, changed=False) & self.frame.names.keys()
+        rebound_before = {name: carried_by(self.frame.names[name], turn) for name in rebound}
+        self.frame.names |= rebound_before
         forgotten = self.assignments.forget(own)
         before, left = (
             {name: self.frame.names[name] for name in names if name in self.frame.names}
@@ -90,8 +99,10 @@ class Loops:
         drawing = self.reader.calls.drawing
         if kind == "iterations":
             drawing.top_of_iteration = []
-        if kind == "minibatches":
-            self.assignments.assign(node.target, drawing.minibatch(loop, values, args))
+        if every:
+            drawn = zip(values, every, calls, strict=True)
+            parts = tuple(drawing.minibatch(loop, *one) for one in drawn)
+            self.assignments.assign(node.target, parts if others else parts[0])
         elif named and shifted:
             start, step = self.frame.known(args[0]), [*map(self.frame.known, args[2:]), 1][0]
             number = self.draft.result("glue", f"{start} + {step} * {index}", (index,))
@@ -109,7 +120,7 @@ class Loops:
             if has_perhaps(self.frame.names[name]):
                 before[name] = struct
         self._check_carried(before, node)
-        for name, struct in others_before.items():
+        for name, struct in rebound_before.items():
             self.reader.changes.end_turn(name, struct, turn)
         self.end_of(own, "a loop")
         self.assignments.remember(forgotten)
@@ -128,6 +139,19 @@ class Loops:
         self.draft.scope = outer
         self.draft.scope.items.append(replace(loop, body=tuple(body)))
         self.reader.perhaps.behind(node)
+
+    def _spread_starts(self, node: ast.For) -> None:
+        """Makes arrays `[B]` of the numbers at which sums over the steps start, see `step_sums`."""
+        msrl, teams = self.frame.msrl, bool(self.reader.trainer.spec.teams)
+        shapes = ((REWARD, True), (ENDED, False))
+        for results, agents in shapes if teams else ((slice(REWARD.start, ENDED.stop), False),):
+            for name in sorted(sums_of_steps(node, msrl, results)):
+                start = constant(self.frame.names.get(name))
+                if type(start) is float and math.isfinite(start):
+                    made = spread(name, start, msrl, agents)
+                    for part in ast.walk(made):
+                        ast.copy_location(part, node)
+                    self.reader.statement(made)
 
     def _unrolled(self, node: ast.For) -> None:
         """Reads a loop over a sequence: its body, once for each part."""
@@ -176,7 +200,7 @@ class Loops:
     def _flag_of(self, node: ast.For) -> set[str]:
         """Returns the flag of a loop that may end early; empty if its `break` is never reached."""
         flag = {getattr(node, "going", "")} & assigned(decided(node, self.frame))
-        if flag and self._loop_call(node.iter)[0] == "iterations":
+        if flag and self.kind_of(node.iter) == "iterations":
             self.frame.fail(
                 node.iter,
                 "`break` in the loop over msrl.iterations()",

@@ -1,6 +1,7 @@
 """Random calls: numbers, permutations, windows and minibatches, drawn anew each turn."""
 
 import ast
+import os
 from dataclasses import replace
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
@@ -27,8 +28,10 @@ class Drawing:
         self.reader, self.draft = reader, reader.draft
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
-        self._unrolled: dict[tuple, tuple[Op, list[str]]] = {}  # tables, and their turns' reads
-        self._left_out = False  # a loop over minibatches stands under a run-time condition
+        # Tables of calls in unrolled loops, and the reads of their turns with the loops around.
+        self._unrolled: dict[tuple, tuple[Op, list[tuple[str, list[Loop]]]]] = {}
+        # The lines of loops over minibatches that a run-time condition may leave out.
+        self._left_out = set[tuple[int, ...]]()
 
     def rows(
         self, kind: str, names: tuple[str, ...], loops: list[Loop], node: ast.AST, attrs: dict
@@ -60,25 +63,29 @@ class Drawing:
         for table, row in zip(drawn.targets, rows, strict=True):
             reads = (table, *(loop.index for loop in loops))
             draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
-            turns.append(draft.scope.items[-1].name)
+            turns.append((draft.scope.items[-1].name, loops))
         return rows
 
     def in_turns(self, body: tuple[Item, ...]) -> tuple[Item, ...]:
         """Gives each turn of an unrolled loop rows of its own in the tables of its draws.
 
-        A turn of the loops around has those of all its turns, in the order of the plain loop.
+        They come in the order of the plain loop: by the loops around it, by its turn, and by the
+        loops inside it.
         """
         ops, changed = {op.name: op for op, _ in walk(body)}, dict[str, Op]()
         for drawn, turns in self._unrolled.values():
             count, table = len(turns), ops[drawn.name]
-            rows = {**table.attr, "rows": table.attr["rows"] * count}
-            changed[drawn.name] = replace(table, attrs=tuple(rows.items()))
-            for number, turn in enumerate(turns):
-                source, index = ops[turn].args
-                own = index.times(count).plus(str(number))
-                if index.isdecimal():  # in no loop: MindSpore takes no constant as a tensor
-                    own = Expr(str(int(index) * count + number))
-                changed[turn] = replace(ops[turn], args=(source, own))
+            keys = ("rounds", "rows")
+            attrs = {k: v * count if k in keys else v for k, v in table.attrs}
+            changed[drawn.name] = replace(table, attrs=tuple(attrs.items()))
+            around = _shared([loops for _, loops in turns])
+            for number, (turn, loops) in enumerate(turns):
+                inside = loops[around:]
+                own, first = turn_index(loops[:around]), number * num_turns(inside)
+                own = own.times(count * num_turns(inside)) if around else Expr("0")
+                own = own.plus(str(first)) if around or first else own
+                own = own.plus(turn_index(inside)) if inside else own
+                changed[turn] = replace(ops[turn], args=(ops[turn].args[0], own))
         return with_ops(body, changed)
 
     def purpose(self, call: str) -> str:
@@ -94,14 +101,14 @@ class Drawing:
     def check_place(self, node: ast.AST) -> None:
         """Refuses a call in an unrolled loop: one place in the file, and several operations.
 
-        The plain loop reaches the calls of `UNROLLED` in the same order, if no loop lies between,
-        and for those that draw no condition of the run.
+        It is known in which order the plain loop reaches the calls of `UNROLLED`, if no loop lies
+        between two unrolled ones, and of those that draw if no condition of the run does.
         """
         draft = self.draft
-        loops, conditions = draft.unrolled_in or (0, 0)
+        _, conditions = draft.unrolled_in or (0, 0)
         name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
-        if draft.unrolled and loops == len(draft.loops) and name in UNROLLED:
-            draws = name in ("uniform", "replay_sample")
+        if draft.unrolled and not draft.unrolled_apart and name in UNROLLED:
+            draws = name in ("uniform", "replay_sample", "minibatches")
             if not draws or conditions == draft.conditions:
                 return
         if self.draft.unrolled:
@@ -124,17 +131,20 @@ class Drawing:
             loop for loop in self.draft.loops if loop.kind != "iterations" and loop is not exclude
         ]
 
-    def minibatch(self, loop: Loop, values: Struct, given: list[ast.expr]) -> Struct:
+    def minibatch(
+        self, loop: Loop, values: Struct, given: list[ast.expr], call: ast.expr
+    ) -> Struct:
         """Emits the permutations of a loop over minibatches and the minibatch of this turn.
 
         Args:
             loop: the loop over minibatches.
             values: the tuple of arrays to split.
             given: argument expressions: count, values and, if given, steps of a segment.
+            call: of `msrl.minibatches`.
 
         Returns: the arrays of this turn's minibatch.
         """
-        self.check_place(given[1])
+        self.check_place(call)
         node, steps = given[1], self.draft.frame.known(given[2]) if given[2:] else 0
         if type(steps) is not int or steps < 0:
             self.draft.fail(given[2], f"segments of {steps!r} steps", "a number of steps")
@@ -148,14 +158,14 @@ class Drawing:
             )
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
             self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")
-        if self._left_out:
+        lines = (*(line for _, line, _ in self.draft.place), self.draft.frame.where(call).line)
+        if lines in self._left_out:
             self.draft.fail(
                 node,
-                "msrl.minibatches after another that a condition may leave out",
-                "their random numbers go by the order in which they are first reached: put the one "
-                "under the condition last,\n  or the condition into the loop",
+                "msrl.minibatches after another in this line that a condition may leave out",
+                "their random numbers go by their lines: write one in a line",
             )
-        self._left_out = self.draft.perhaps > 0
+        self._left_out |= {lines} if self.draft.perhaps else set()
         count, num_steps = loop.count, self.reader.trainer.config.num_steps
         assert count is not None
         if num_steps % (count * max(steps, 1)):
@@ -173,7 +183,10 @@ class Drawing:
         else:
             outer = self.inner_loops(exclude=loop)
             rounds = {"rounds": num_turns(outer), "steps": max(steps, 1)}
-            (row,) = self.rows("permutations", ("permutation",), outer, node, rounds)
+            place = self.draft.place
+            self.draft.place = (*place, self.draft.frame.place(call))
+            (row,) = self.rows("permutations", ("permutation",), outer, call, rounds)
+            self.draft.place = place
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
         attrs = (("count", count), ("steps", steps))
@@ -202,6 +215,12 @@ class Drawing:
         draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))
         draft.scope = inner
         return row
+
+
+def _shared(nests: list[list[Loop]]) -> int:
+    """Returns how many of the outermost loops are around each of several operations."""
+    names = [[loop.name for loop in loops] for loops in nests]
+    return len(os.path.commonprefix(names))  # of lists, too
 
 
 def _divisor(total: int, near: int) -> int:

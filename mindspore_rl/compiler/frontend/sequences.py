@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
@@ -67,6 +68,8 @@ class Sequences:
             found = self._of_dictionary(node) if not node.args else self.iterated(node)
             if found is not None:
                 return found
+        if (opened := self.reader.opened(node)) is not None:
+            return opened
         value = self.draft.apart(self.reader.expression(node))
         if isinstance(value, Grown):
             return self.reader.grown.parts(value, node)
@@ -133,6 +136,8 @@ class Sequences:
         if kind is range:
             return tuple(map(Static, range(*map(self.draft.frame.known, call.args))))
         if kind is zip:
+            if (columns := self._columns(call)) is not None:
+                return columns
             parts = self._zipped(call, bool(named.get("strict")))
             if named.get("strict") and len({*map(len, parts)}) > 1:
                 lengths = ", ".join(str(len(part)) for part in parts)
@@ -150,6 +155,14 @@ class Sequences:
             return self._filtered(call)
         found = self.of(call.args[0], f"`{kind.__name__}` of this in a loop")
         return found[::-1] if kind is reversed else found
+
+    def _columns(self, call: ast.Call) -> tuple[Struct, ...] | None:
+        """Reads `zip(*history)` of a list that grows by tuples; returns None for anything else."""
+        given = call.args[0]
+        grown = self.reader.grown.of(given.value) if isinstance(given, ast.Starred) else None
+        if len(call.args) > 1 or grown is None or not isinstance(grown.form, tuple):
+            return None
+        return tuple(replace(grown, form=part) for part in grown.form)
 
     def _by_python(self, kind: Any, call: ast.Call) -> tuple[Struct, ...]:
         """Reads `chain(a, b)` and others of itertools over parts."""
@@ -411,10 +424,24 @@ def is_cells(struct: Struct) -> bool:
 
 def is_unrolled(loop: ast.For) -> bool:
     """Returns whether a loop goes over a sequence, so that it may have no turns."""
-    func = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    first = together(loop.iter)[0]
+    func = first.func if isinstance(first, ast.Call) else None
     if isinstance(func, ast.Name):
         return func.id != "range" or hasattr(loop, "by_index")
     return not isinstance(func, ast.Attribute) or func.attr not in LOOPS
+
+
+def together(over: ast.expr) -> list[ast.expr]:
+    """Returns the loops over minibatches that `zip(msrl.minibatches(...), ...)` goes over at once.
+
+    Anything else is one loop.
+    """
+    match over:
+        case ast.Call(ast.Name("zip"), args, []) if args:
+            calls = [arg.func for arg in args if isinstance(arg, ast.Call)]
+            if [getattr(func, "attr", "") for func in calls] == ["minibatches"] * len(args):
+                return args
+    return [over]
 
 
 def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
