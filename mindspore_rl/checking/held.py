@@ -168,11 +168,33 @@ def _recorded(run_dir: Path, iteration: int) -> Iterator[tuple[str, int, np.ndar
     """Yields sites, the places of values in them and the values of all ranks, `[passes, ...]`."""
     files = sorted((run_dir / "records").glob(f"{iteration:06d}-*.npz"))
     parts = [dict(np.load(file)) for file in files]
-    for key in sorted({key for part in parts for key in part if len(part[key])}):
-        name, axis = key.split("|")
+    places: dict[tuple[str, str], list[tuple[np.ndarray, str]]] = {}
+    for part in parts:
+        for key, value in part.items():
+            name, axis, own = key.split("|")
+            if len(value):
+                places.setdefault((name, axis), []).append((value, own))
+    for (name, axis), shares in sorted(places.items()):
         site, first = name.split("/")
-        shares = [part[key] for part in parts if key in part]
-        yield site, int(first), np.concatenate(shares, int(axis)) if axis else shares[0]
+        whole = joined(shares, int(axis)) if axis else shares[0][0]
+        yield site, int(first), whole
+
+
+def joined(shares: Sequence[tuple[np.ndarray, str]], axis: int) -> np.ndarray:
+    """Returns the rows of all replicas in the order of the plain loop.
+
+    Args:
+        shares: arrays, each with how many environments or agents its replica has: n. Entry i along
+            the axis is of number i mod n of these.
+        axis: of the rows.
+    """
+    split = []
+    for value, own in shares:
+        before, extent, after = value.shape[:axis], value.shape[axis], value.shape[axis + 1 :]
+        split.append(value.reshape(*before, extent // int(own), int(own), *after))
+    found = np.concatenate(split, axis + 1)
+    rows = found.shape[axis] * found.shape[axis + 1]
+    return found.reshape(*found.shape[:axis], rows, *found.shape[axis + 2 :])
 
 
 def _leaves(arrays: Sequence[np.ndarray], first: int, size: int) -> np.ndarray:

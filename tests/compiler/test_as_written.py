@@ -74,9 +74,10 @@ NESTS = """
 total, history = 0.0, []
 for _ in msrl.epochs(2):
     for by, net in ((1.0, self.net), (0.5, self.net)):
-        total = total + msrl.mean(msrl.uniform(8, 1))
+        total = total + sum(msrl.mean(msrl.uniform(8, k)) for k in (1, 2, 1))
         for _ in msrl.epochs(3):
-            (kept,) = msrl.replay_sample(8)
+            (kept,) = msrl.replay_sample(16)
+            kept = msrl.boundary("advantage", kept)
             some = msrl.mean(kept) + msrl.mean(msrl.uniform(8, 1))
             for o, a, t in msrl.minibatches(2, (obs, action, target)):
                 g, means = msrl.gradient(self.loss, net, o, a, t * by + some)

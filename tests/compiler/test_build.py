@@ -67,8 +67,8 @@ REFUSED = {
     "for _ in range(3):\n    target = target * ^_": "reading `_`",
     "target = ops.abs(^rewards)": "unknown name 'rewards'",
     "for x in ^obs[0]:\n    target = x": "a loop over this",
-    "for k in (1, 2):\n"
-    "    target = target + ^msrl.uniform(8, k)": "a draw of another size than in the turn before",
+    "for k in (1, 2):\n    for i in msrl.epochs(k):\n"
+    "        target = target + ^msrl.uniform(8, 1)": "a draw of other loops than in the turn",
     "for k in (1, 2):\n    if msrl.mean(reward) > 0:\n"
     "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a": "in an unrolled loop",
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",

@@ -445,10 +445,11 @@ class Changes:
 
     def check_alone(self, struct: Any, node: Any) -> None:
         """Refuses a change of a list or dictionary that something else holds, too."""
-        for other in self.holders(struct.mark):
-            name = node.in_place[1]
-            if hasattr(node, "part"):
-                name = ast.unparse(node.before.value.func.value)
+        name = node.in_place[1]
+        found = list(self.holders(struct.mark, name))
+        if hasattr(node, "part"):
+            name = ast.unparse(node.before.value.func.value)
+        for other in found:
             text = f"a change in place of `{name}`, which {other} too,"
             self.draft.fail(node, text, _instead(node, struct))
 
@@ -530,8 +531,8 @@ class Changes:
         more = self.reader.dictionary([(None, node.given[0])])
         return Entries.of(self.reader.perhaps.merged(struct, more), struct)
 
-    def holders(self, mark: frozenset[object]) -> Iterator[str]:
-        """Yields what else holds the list or dictionary with a mark, after its first name."""
+    def holders(self, mark: frozenset[object], own: str = "") -> Iterator[str]:
+        """Yields what else holds the list or dictionary with a mark, beside one name, its own."""
         found = [
             f"`{name}` is"
             if isinstance(struct, (Listed, Entries)) and struct.mark & mark
@@ -540,7 +541,11 @@ class Changes:
             for name, struct in frame.names.items()
             for _ in range(_held(struct, mark))
         ]
-        yield from found[1:]
+        if (name := f"`{own}` is") in found:
+            found.remove(name)
+            yield from found
+        else:
+            yield from found[1:]
 
 
 def _items(struct: Any) -> Any:

@@ -28,8 +28,8 @@ class Drawing:
         self.reader, self.draft = reader, reader.draft
         self.top_of_iteration: list[Op] | None = None
         self.before_iterations: list[Op] = []
-        # Tables of calls in unrolled loops, and the reads of their turns with the loops around.
-        self._unrolled: dict[tuple, tuple[Op, list[tuple[str, list[Loop]]]]] = {}
+        # Of calls in unrolled loops: tables by size, and the reads of turns with the loops around.
+        self._unrolled: dict[tuple, tuple[dict[tuple, Op], list[tuple[str, list[Loop]]]]] = {}
         # The lines of loops over minibatches that a run-time condition may leave out.
         self._left_out = set[tuple[int, ...]]()
 
@@ -42,28 +42,30 @@ class Drawing:
         """
         self.check_place(node)
         draft = self.draft
-        known = self._unrolled.get((kind, draft.place)) if draft.unrolled else None
-        if known is None:
+        tables: dict[tuple, Op] = {}  # of this place
+        turns: list[tuple[str, list[Loop]]] = []
+        if draft.unrolled:
+            tables, turns = self._unrolled.setdefault((kind, draft.place), (tables, turns))
+        size = tuple(attrs.items())
+        if size not in tables:
             index = () if self.top_of_iteration is None else (Expr(draft.loops[0].index),)
             top = draft.scope.items if self.top_of_iteration is None else self.top_of_iteration
-            name, where, more = draft.name_op(kind), draft.frame.where(node), tuple(attrs.items())
+            name, where = draft.name_op(kind), draft.frame.where(node)
             targets = tuple(map(draft.fresh, names))
-            known = Op(name, kind, targets, index, index, where, attrs=more), []
-            top.append(known[0])
-            if draft.unrolled:
-                self._unrolled[kind, draft.place] = known
-        drawn, turns = known
-        if attrs != drawn.attr:
-            draft.fail(
-                node,
-                "a draw of another size than in the turn before, in an unrolled loop,",
-                "draw as much in each turn, and use a part of it",
-            )
+            tables[size] = Op(name, kind, targets, index, index, where, attrs=size)
+            top.append(tables[size])
+        drawn = tables[size]
         rows = tuple(draft.fresh(f"{table}_row") for table in drawn.targets)
         for table, row in zip(drawn.targets, rows, strict=True):
             reads = (table, *(loop.index for loop in loops))
             draft.emit("index", (row,), (table, turn_index(loops)), reads=reads)
             turns.append((draft.scope.items[-1].name, loops))
+        if len({num_turns(loops) for _, loops in turns}) > 1:
+            draft.fail(
+                node,
+                "a draw of other loops than in the turn before, in an unrolled loop,",
+                "let each turn have loops of as many turns",
+            )
         return rows
 
     def in_turns(self, body: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -73,11 +75,11 @@ class Drawing:
         loops inside it.
         """
         ops, changed = {op.name: op for op, _ in walk(body)}, dict[str, Op]()
-        for drawn, turns in self._unrolled.values():
-            count, table = len(turns), ops[drawn.name]
-            keys = ("rounds", "rows")
-            attrs = {k: v * count if k in keys else v for k, v in table.attrs}
-            changed[drawn.name] = replace(table, attrs=tuple(attrs.items()))
+        for tables, turns in self._unrolled.values():
+            count, keys = len(turns), ("rounds", "rows")
+            for table in (ops[drawn.name] for drawn in tables.values()):
+                attrs = {k: v * count if k in keys else v for k, v in table.attrs}
+                changed[table.name] = replace(table, attrs=tuple(attrs.items()))
             around = _shared([loops for _, loops in turns])
             for number, (turn, loops) in enumerate(turns):
                 inside = loops[around:]

@@ -204,13 +204,17 @@ class FragmentRuntime(ShareRuntime):
         Args:
             key: the boundary's site and the place of the value's first array in all that pass it.
             value: of all turns, `[turns, ...]`; None if the condition was never met.
-            axis: of the environments; None for a replicated value.
+            axis: of the environments or agents; None for a replicated value.
             made_in: for a mark under a condition: the iteration that wrote each row, counted from
                 1.
         """
         if value is not None and (axis is not None or self.rank.replica == 0):
             rows = ... if made_in is None else to_host(made_in) == self.rank.iteration + 1
-            self._records[f"{key}|{'' if axis is None else axis}"] = to_host(value)[rows].copy()
+            agents = self.rank.agents
+            split = agents is not None and len(agents.share) < agents.count
+            own = len(agents.share) if agents is not None and split else len(self.env_indices)
+            place = "|" if axis is None else f"{axis}|{own}"
+            self._records[f"{key}|{place}"] = to_host(value)[rows].copy()
 
     # ---- the iteration boundary ------------------------------------------------------------
 
