@@ -228,6 +228,16 @@ def _parsed(reader: Any, function: ast.FunctionDef) -> tuple[Any, ast.Module]:
     return placed, placed.tree
 
 
+_super = parser.Parser.analyze_super
+
+
+def _super_of_function(self: Any, named: Any, instance: Any) -> Any:
+    """Computes `super()` as Python does; MindSpore takes the object's class for the function's."""
+    if named is None and "__class__" in self.closure_namespace:
+        return super(self.closure_namespace["__class__"], instance)
+    return _super(self, named, instance)
+
+
 _resolve, _of_partials = parse.resolve_symbol, dict[int, tuple[Any, Any]]()
 
 
@@ -250,6 +260,7 @@ def take_forms() -> None:
     """Lets this process's MindSpore take them."""
     Tensor.__array_ufunc__ = _array_ufunc
     parser.Parser.parse = _parse_forms
+    parser.Parser.analyze_super = _super_of_function
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     resources.convert_object_map |= {max: _max, min: _min}
