@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import list_parameters
 
 
@@ -120,6 +121,66 @@ class Written(nn.Cell):
         for k, share in enumerate(shares(going, 4)):
             going = going + k * (share - going * (0.5 if k == 1 else 0.125))
         return linear_schedule(1.0, 0.25, 10, step), ops.stack(returns[::-1]), self(going, step)
+
+
+class Mean(nn.Cell):
+    """Has methods of the same names as a list's, and as an event's of MindSpore."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = Parameter(Tensor([1.0]), name="mean")
+
+    def update(self, x):
+        ops.assign(self.mean, 0.5 * self.mean + x)
+
+    def record(self, x):
+        ops.assign(self.mean, 3.0 * self.mean + x)
+
+
+class Base(nn.Cell):
+    def of_class(self, x):
+        return 2.0 * x
+
+
+class Middle(Base):
+    def of_class(self, x):
+        return 5.0 * x
+
+    def of_base(self, x):
+        return super().of_class(x)
+
+
+class Natural(Middle):
+    """Forms of Python that are natural in losses and updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.means = nn.CellList([Mean(), Mean()])
+
+    def updated(self, x):
+        self.means[1].record(x)
+        for mean in self.means:
+            mean.update(x)
+            mean.update(2.0 * x)
+            mean.record(mean.mean)
+        last = self.means[-1]
+        last.record(x)
+        return self.means[0].mean + 0.0, last.mean + 0.0
+
+    def construct(self, x):
+        return (self.of_base(x), self.updated(x[:1]))
+
+
+def test_natural_forms_are_compiled_as_python_computes_them():
+    x = Tensor([1.0, -2.0, 3.0])
+    known = Natural().construct(x)
+    mindspore_device.use(compiled=True)
+    try:
+        found = Natural()(x)
+    finally:
+        mindspore_device.use()
+    for one, other in zip(leaves(found), leaves(known), strict=True):
+        np.testing.assert_allclose(other.asnumpy(), one.asnumpy(), 1e-6)
 
 
 def test_a_compiled_cell_computes_what_python_does():

@@ -27,6 +27,7 @@ from mindspore_rl.platform import one_type
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
+CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
     **{np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul},
@@ -128,6 +129,18 @@ class _Forms(Matches):
                     return _backwards(call, *ends)
         return call
 
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802, D102
+        """Calls `x.update(y)` of an object; MindSpore computes `x = x.update(y)`, for its lists."""
+        self.generic_visit(node)
+        match node.value:
+            case ast.Call(ast.Attribute(ast.Name(name) as owner, method)) if method in CHANGING:
+                new, unused = ast.Name(name, ast.Store()), ast.Name("unused_by_msrl", ast.Store())
+                kinds = _at(ast.parse("(list, dict)", mode="eval").body, node)
+                here = _at(ast.Assign([new], node.value), node)
+                there = _at(ast.Assign([unused], node.value), node)
+                return _at(ast.If(_called("isinstance", node, owner, kinds), [here], [there]), node)
+        return node
+
 
 def _yield_at_once(function: ast.FunctionDef) -> None:
     """Makes a function of a generator whose `yield`s are statements: it returns a tuple of all."""
@@ -151,6 +164,14 @@ def _yield_at_once(function: ast.FunctionDef) -> None:
 
 def _without_value(node: ast.Return) -> bool:
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+
+
+def _at(node: Any, like: ast.AST) -> Any:
+    return ast.fix_missing_locations(ast.copy_location(node, like))
+
+
+def _called(name: str, like: ast.AST, *args: ast.expr) -> ast.Call:
+    return _at(ast.Call(ast.Name(name, ast.Load()), list(args), []), like)
 
 
 def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
@@ -263,4 +284,5 @@ def take_forms() -> None:
     parser.Parser.analyze_super = _super_of_function
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
+    parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
     resources.convert_object_map |= {max: _max, min: _min}
