@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import itertools
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -156,6 +157,9 @@ class Natural(Middle):
     def __init__(self):
         super().__init__()
         self.means = nn.CellList([Mean(), Mean()])
+        names = [f"of_pair_{k}" for k in range(4)]
+        a, b, c, d = (Parameter(Tensor([float(k)]), name=name) for k, name in enumerate(names))
+        self.pairs = [(a, b), (c, d)]
 
     def updated(self, x):
         self.means[1].record(x)
@@ -167,8 +171,29 @@ class Natural(Middle):
         last.record(x)
         return self.means[0].mean + 0.0, last.mean + 0.0
 
+    def joined(self, x):
+        pairs = list(zip(self.pairs, [(x[:1], x[1:2]), *self.pairs[:-1]], strict=True))
+        for old, new in reversed(pairs):
+            for one, other in zip(old, new, strict=True):
+                ops.assign(one, other)
+        return [one + 0.0 for one in itertools.chain(*self.pairs)]
+
+    def iterated(self, x):
+        several = [x, 2.0 * x, 4.0 * x]
+        total = functools.reduce(ops.minimum, several)
+        total = total + functools.reduce(lambda a, b: 0.5 * a + b, several, ops.zeros_like(x))
+        for k, one in enumerate(reversed(several)):
+            total = total + k * one
+        for one, other in itertools.pairwise(itertools.chain(several, [x])):
+            total = total + one * other
+        for one, factor in itertools.product(several, itertools.repeat(0.5, 2)):
+            total = total + one * factor
+        for one in itertools.chain.from_iterable([several, several]):
+            total = 0.5 * total + one
+        return total, *itertools.accumulate(several, initial=x)
+
     def construct(self, x):
-        return (self.of_base(x), self.updated(x[:1]))
+        return (self.of_base(x), self.updated(x[:1]), self.joined(x), self.iterated(x))
 
 
 def test_natural_forms_are_compiled_as_python_computes_them():

@@ -1,12 +1,12 @@
 """Makes MindSpore's parser take what users write and it does not compile.
 
 In the functions of a program, `parameter.set_data(x)` becomes an assignment, an `nn.CellList` may
-list its parameters, `reversed(range(n))` becomes a
-range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
-of one number and a number work, an `if` on an array may only assign, and its sides may be an array
-and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
-`functools.partial` that an attribute holds is a function, a `lambda` may stand in any
-expression, a `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
+list its parameters, `reversed` and functions of `functools` and `itertools` take arrays (see
+`python_in_graphs`), `self(x)` becomes a call of `self.construct`, `max(a, b)` and `min(a, b)` of an
+array of one number and a number work, an `if` on an array may only assign, and its sides may be an
+array and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
+`functools.partial` that an attribute holds is a function, a `lambda` may stand in any expression, a
+`match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
@@ -23,7 +23,7 @@ from mindspore import Tensor, ops
 from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
 
-from mindspore_rl.platform import one_type
+from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
@@ -124,9 +124,8 @@ class _Forms(Matches):
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
-            case ast.Call(ast.Name("reversed"), [ast.Call(ast.Name("range"), ends, [])], []):
-                if len(ends) < 3:
-                    return _backwards(call, *ends)
+            case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
+                call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
         return call
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802, D102
@@ -172,16 +171,6 @@ def _at(node: Any, like: ast.AST) -> Any:
 
 def _called(name: str, like: ast.AST, *args: ast.expr) -> ast.Call:
     return _at(ast.Call(ast.Name(name, ast.Load()), list(args), []), like)
-
-
-def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
-    """Returns a range that gives the numbers of another one from the last to the first."""
-    *start, stop = ends
-    one = ast.Constant(1)
-    before = ast.BinOp(start[0], ast.Sub(), one) if start else ast.Constant(-1)
-    args: list[ast.expr] = [ast.BinOp(stop, ast.Sub(), one), before, ast.Constant(-1)]
-    made = ast.Call(ast.Name("range", ast.Load()), args, [])
-    return ast.fix_missing_locations(ast.copy_location(made, call))
 
 
 class _Placed(parser.asttokens.ASTText):
@@ -285,4 +274,5 @@ def take_forms() -> None:
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
-    resources.convert_object_map |= {max: _max, min: _min}
+    parser._unsupported_python_builtin_type = (set, dict, slice, complex, type)
+    resources.convert_object_map |= {max: _max, min: _min, **python_in_graphs.GIVEN}
