@@ -190,6 +190,8 @@ class Natural(Middle):
             total = total + one * factor
         for one in itertools.chain.from_iterable([several, several]):
             total = 0.5 * total + one
+        total = total + sum(a * b for a in several for b in (0.5, 2.0) if b > 0.5)
+        total = total + sum([pair * b for one in self.pairs for pair in one for b in (1.0, 2.0)])
         return total, *itertools.accumulate(several, initial=x)
 
     def construct(self, x):

@@ -27,6 +27,7 @@ from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
+CHAIN = "chain_by_msrl"
 CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
@@ -128,6 +129,19 @@ class _Forms(Matches):
                 call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
         return call
 
+    def visit_ListComp(self, node: Any) -> Any:  # noqa: N802, D102
+        """Makes a chain of lists of a comprehension with several `for`."""
+        self.generic_visit(node)
+        first, *others = node.generators
+        if not others:
+            return node
+        inner = self.visit(_at(ast.ListComp(node.elt, others), node))
+        lists = _at(ast.ListComp(inner, [first]), node)
+        chained = _called(CHAIN, node, _at(ast.Starred(lists, ast.Load()), node))
+        return chained if isinstance(node, ast.GeneratorExp) else _called("list", node, chained)
+
+    visit_GeneratorExp = visit_ListComp  # noqa: N815
+
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802, D102
         """Calls `x.update(y)` of an object; MindSpore computes `x = x.update(y)`, for its lists."""
         self.generic_visit(node)
@@ -193,6 +207,7 @@ def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
+        ours[CHAIN] = python_in_graphs.chain
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
