@@ -156,7 +156,7 @@ class Natural(Middle):
 
     def __init__(self):
         super().__init__()
-        self.means = nn.CellList([Mean(), Mean()])
+        self.means, self.mode = nn.CellList([Mean(), Mean()]), Mode.TWO
         names = [f"of_pair_{k}" for k in range(4)]
         a, b, c, d = (Parameter(Tensor([float(k)]), name=name) for k, name in enumerate(names))
         self.pairs = [(a, b), (c, d)]
@@ -195,7 +195,13 @@ class Natural(Middle):
         return total, *itertools.accumulate(several, initial=x)
 
     def construct(self, x):
-        return (self.of_base(x), self.updated(x[:1]), self.joined(x), self.iterated(x))
+        return (
+            self.of_base(x),
+            self.updated(x[:1]),
+            self.joined(x),
+            x if self.mode is Mode.TWO and self.mode is not Mode.ONE else 2.0 * x,
+            self.iterated(x),
+        )
 
 
 def test_natural_forms_are_compiled_as_python_computes_them():

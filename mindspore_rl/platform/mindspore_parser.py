@@ -12,6 +12,7 @@ The parser takes a fifth of its time: it reads each function once, and without a
 """
 
 import ast
+import enum
 import functools
 import linecache
 import operator
@@ -92,6 +93,23 @@ def _array_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **named: Any)
 
 
 class _Forms(Matches):
+    """Changes a function's syntax tree.
+
+    Args:
+        function: the function.
+    """
+
+    def __init__(self, function: Any) -> None:
+        code = function.__code__
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        self._globals = {k: v for k, v in function.__globals__.items() if k not in own}
+
+    def _value(self, node: ast.expr) -> Any:
+        """Returns what a global name, or a path from one, stands for; None if it is neither."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value(node.value), node.attr, None)
+        return self._globals.get(node.id) if isinstance(node, ast.Name) else None
+
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
         self.generic_visit(function)
         _yield_at_once(function)
@@ -128,6 +146,14 @@ class _Forms(Matches):
             case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
                 call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
         return call
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
+        """Compares a member of an `Enum` for equality: it is equal to nothing else."""
+        self.generic_visit(node)
+        if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
+            same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+            node.ops = [same.get(type(one), type(one))() for one in node.ops]
+        return node
 
     def visit_ListComp(self, node: Any) -> Any:  # noqa: N802, D102
         """Makes a chain of lists of a comprehension with several `for`."""
@@ -214,7 +240,7 @@ def _parse_forms(self: Any) -> Any:
         alone = _lambda_of(code) if users else None
         parsed = _parse(self) if alone is None else _parsed(self, alone)
         if users:
-            _Forms().visit(parsed[1])
+            _Forms(self.fn).visit(parsed[1])
         # With the code itself, so that its number remains its own.
         known[id(code)] = code, parsed, self.lines, self.line_offset, self.col_offset
     _, parsed, self.lines, self.line_offset, self.col_offset = known[id(code)]
