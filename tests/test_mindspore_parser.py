@@ -199,6 +199,10 @@ class Natural(Middle):
             self.of_base(x),
             self.updated(x[:1]),
             self.joined(x),
+            (x[None] * x[:, None]).max(-1)[0]
+            + x.max()
+            + ops.max(x, 0)[0]
+            + x[None].min(1, True)[0],
             x if self.mode is Mode.TWO and self.mode is not Mode.ONE else 2.0 * x,
             self.iterated(x),
         )

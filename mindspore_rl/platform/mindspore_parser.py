@@ -16,7 +16,7 @@ import enum
 import functools
 import linecache
 import operator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
-CHAIN = "chain_by_msrl"
+CHAIN, REDUCTIONS = "chain_by_msrl", "reductions_by_msrl"
 CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
@@ -145,6 +145,9 @@ class _Forms(Matches):
                 call.func = ast.copy_location(construct, call.func)
             case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
                 call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
+            case ast.Call(ast.Attribute(owner, ("max" | "min") as method), [_, *_], []):
+                if not isinstance(self._value(owner), ModuleType):
+                    return _called(REDUCTIONS, call, owner, ast.Constant(method), *call.args)
         return call
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
@@ -233,7 +236,7 @@ def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
-        ours[CHAIN] = python_in_graphs.chain
+        ours |= {CHAIN: python_in_graphs.chain, REDUCTIONS: python_in_graphs.reductions}
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
