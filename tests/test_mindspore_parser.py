@@ -157,6 +157,7 @@ class Natural(Middle):
     def __init__(self):
         super().__init__()
         self.means, self.mode = nn.CellList([Mean(), Mean()]), Mode.TWO
+        self.places = 2
         names = [f"of_pair_{k}" for k in range(4)]
         a, b, c, d = (Parameter(Tensor([float(k)]), name=name) for k, name in enumerate(names))
         self.pairs = [(a, b), (c, d)]
@@ -199,6 +200,7 @@ class Natural(Middle):
             self.of_base(x),
             self.updated(x[:1]),
             self.joined(x),
+            x * 10**-3 + 10**12 % 7 + self.places**-1,
             (x[None] * x[:, None]).max(-1)[0]
             + x.max()
             + ops.max(x, 0)[0]

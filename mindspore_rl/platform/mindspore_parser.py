@@ -23,6 +23,7 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
+from mindspore.ops.composite import multitype_ops
 
 from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
@@ -318,5 +319,7 @@ def take_forms() -> None:
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
+    multitype_ops.pow_.register("Number", "Number")(python_in_graphs.power)
+    multitype_ops.mod.register("Number", "Number")(python_in_graphs.rest)
     parser._unsupported_python_builtin_type = (set, dict, slice, complex, type)
     resources.convert_object_map |= {max: _max, min: _min, **python_in_graphs.GIVEN}

@@ -6,6 +6,8 @@ import operator
 from typing import Any
 
 from mindspore import Tensor, ops
+from mindspore.ops import functional
+from mindspore.ops.primitive import constexpr
 
 
 def backwards(values: Any) -> Any:
@@ -66,6 +68,24 @@ def reductions(owner: Any, method: str, *args: Any, **named: Any) -> Any:
         return getattr(ops, method)(owner, *args)
     return getattr(owner, method)(*args, **named)
 
+
+def power(x: Any, y: Any) -> Any:
+    """Computes `x ** y` of numbers; MindSpore gives 0 for `10 ** -3`."""
+    return _whole_power(x, y) if _known(x, y) else functional.scalar_pow(x, y)
+
+
+def rest(x: Any, y: Any) -> Any:
+    """Computes `x % y` of numbers; MindSpore fails above 2^31."""
+    return _whole_rest(x, y) if _known(x, y) else functional.scalar_mod(x, y)
+
+
+def _known(x: Any, y: Any) -> Any:
+    """Returns whether both are whole numbers that are known at compilation."""
+    whole = isinstance(x, int) and isinstance(y, int)
+    return whole and functional.isconstant(x) and functional.isconstant(y)
+
+
+_whole_power, _whole_rest = constexpr(operator.pow), constexpr(operator.mod)
 
 GIVEN = {
     functools.reduce: reduce,
