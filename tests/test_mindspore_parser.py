@@ -5,8 +5,10 @@ import functools
 import itertools
 
 import numpy as np
+import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import list_parameters
@@ -220,6 +222,38 @@ def test_natural_forms_are_compiled_as_python_computes_them():
         mindspore_device.use()
     for one, other in zip(leaves(found), leaves(known), strict=True):
         np.testing.assert_allclose(other.asnumpy(), one.asnumpy(), 1e-6)
+
+
+def read_later(self, x):
+    scale = 1.0
+
+    def scaled(x):
+        return scale * x
+
+    for _ in range(2):
+        scale = 2.0 * scaled(x)
+    return scale
+
+
+def same_cell(self, x):
+    return x if self.means[0] is self.means[1] else 2.0 * x
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (read_later, "`scale`, which changes before it is called"),
+        (same_cell, r"`self.means\[0\] is self.means\[1\]` may compare objects"),
+    ],
+)
+def test_python_that_mindspore_takes_for_another_is_refused(function, why, monkeypatch):
+    monkeypatch.setattr(Natural, "construct", function)
+    mindspore_device.use(compiled=True)
+    try:
+        with pytest.raises(ProgramError, match=rf"{__file__}:\d+: .*{why}"):
+            Natural()(Tensor([1.0]))
+    finally:
+        mindspore_device.use()
 
 
 def test_a_compiled_cell_computes_what_python_does():

@@ -16,8 +16,10 @@ import enum
 import functools
 import linecache
 import operator
+import os
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -25,6 +27,7 @@ from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
 from mindspore.ops.composite import multitype_ops
 
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
@@ -97,10 +100,11 @@ class _Forms(Matches):
     """Changes a function's syntax tree.
 
     Args:
-        function: the function.
+        reader: MindSpore's parser of the function.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, reader: Any) -> None:
+        self._reader, function = reader, reader.fn
         code = function.__code__
         own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         self._globals = {k: v for k, v in function.__globals__.items() if k not in own}
@@ -111,7 +115,14 @@ class _Forms(Matches):
             return getattr(self._value(node.value), node.attr, None)
         return self._globals.get(node.id) if isinstance(node, ast.Name) else None
 
+    def _fail(self, node: Any, text: str) -> NoReturn:
+        line = self._reader.line_offset + node.lineno - 1
+        raise ProgramError(f"{os.path.normpath(self._reader.filename)}:{line}: {text}")
+
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
+        for inner, name in _changed_later(function):
+            what = f"this function reads `{name}`, which changes before it is called"
+            self._fail(inner, f"{what}; MindSpore takes what it was here: make it an argument")
         self.generic_visit(function)
         _yield_at_once(function)
         inside = list(own_nodes(function))
@@ -157,6 +168,11 @@ class _Forms(Matches):
         if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
             same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
             node.ops = [same.get(type(one), type(one))() for one in node.ops]
+        for kind, other in zip(node.ops, node.comparators, strict=True):
+            unknown = not isinstance(other, ast.Constant) and self._value(other) is None
+            if unknown and isinstance(kind, (ast.Is, ast.IsNot)):
+                what = f"`{ast.unparse(node)}` may compare objects, which MindSpore cannot"
+                self._fail(node, f"{what}: compare their numbers or names, with ==")
         return node
 
     def visit_ListComp(self, node: Any) -> Any:  # noqa: N802, D102
@@ -205,6 +221,33 @@ def _yield_at_once(function: ast.FunctionDef) -> None:
     ast.fix_missing_locations(function)
 
 
+def _changed_later(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
+    """Yields functions in a function that read one of its names, if that changes before a call."""
+    nodes = list(own_nodes(function))
+    scopes = [node for node in nodes if isinstance(node, ast.comprehension)]
+    aside = {name for scope in scopes for name in ast.walk(scope.target)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and node not in aside]
+    loops = [set(ast.walk(node)) for node in nodes if isinstance(node, (ast.For, ast.While))]
+    for inner in nodes:
+        match inner:
+            case ast.FunctionDef(own) | ast.Assign([ast.Name(own)], ast.Lambda()):
+                pass
+            case _:
+                continue
+        parts = list(ast.walk(inner))
+        used = [part for part in parts if isinstance(part, ast.Name)]
+        bound = {part.arg for part in parts if isinstance(part, ast.arg)}
+        bound |= {part.id for part in used if isinstance(part.ctx, ast.Store)}
+        read = {part.id for part in used} - bound
+        calls = [name for name in names if name.id == own and name not in parts]
+        for name in names:
+            if name.id in read and isinstance(name.ctx, ast.Store) and name not in parts:
+                again = [loop for loop in loops if name in loop and inner not in loop]
+                later = (call.lineno > name.lineno > inner.lineno for call in calls)
+                if any(later) or any(call in loop for call in calls for loop in again):
+                    yield inner, name.id
+
+
 def _without_value(node: ast.Return) -> bool:
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
 
@@ -244,7 +287,7 @@ def _parse_forms(self: Any) -> Any:
         alone = _lambda_of(code) if users else None
         parsed = _parse(self) if alone is None else _parsed(self, alone)
         if users:
-            _Forms(self.fn).visit(parsed[1])
+            _Forms(self).visit(parsed[1])
         # With the code itself, so that its number remains its own.
         known[id(code)] = code, parsed, self.lines, self.line_offset, self.col_offset
     _, parsed, self.lines, self.line_offset, self.col_offset = known[id(code)]
