@@ -3,6 +3,7 @@
 import enum
 import functools
 import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -140,6 +141,11 @@ class Mean(nn.Cell):
         ops.assign(self.mean, 3.0 * self.mean + x)
 
 
+class Parts(NamedTuple):
+    double: Any
+    half: Any
+
+
 class Base(nn.Cell):
     def of_class(self, x):
         return 2.0 * x
@@ -181,6 +187,14 @@ class Natural(Middle):
                 ops.assign(one, other)
         return [one + 0.0 for one in itertools.chain(*self.pairs)]
 
+    def parts(self, x):
+        return Parts(double=2.0 * x, half=0.5 * x)
+
+    def of_parts(self, x):
+        parts = self.parts(x)
+        double, half = self.parts(parts.half)
+        return parts.double - double * half
+
     def iterated(self, x):
         several = [x, 2.0 * x, 4.0 * x]
         total = functools.reduce(ops.minimum, several)
@@ -202,6 +216,7 @@ class Natural(Middle):
             self.of_base(x),
             self.updated(x[:1]),
             self.joined(x),
+            self.of_parts(x),
             x * 10**-3 + 10**12 % 7 + self.places**-1,
             (x[None] * x[:, None]).max(-1)[0]
             + x.max()
