@@ -2,11 +2,16 @@
 
 import enum
 import functools
+import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import mindspore_device
+from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import list_parameters
 
 
@@ -124,6 +129,150 @@ class Written(nn.Cell):
     def linear_schedule(self, step):
         ends = [linear_schedule(1.0, end, 10, step) for end in (0.25, 0.5)]
         return ends[0]
+
+
+class Mean(nn.Cell):
+    """Has methods of the same names as a list's, and as an event's of MindSpore."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = Parameter(Tensor([1.0]), name="mean")
+
+    def update(self, x):
+        ops.assign(self.mean, 0.5 * self.mean + x)
+
+    def record(self, x):
+        ops.assign(self.mean, 3.0 * self.mean + x)
+
+
+class Parts(NamedTuple):
+    double: Any
+    half: Any
+
+
+class Base(nn.Cell):
+    def of_class(self, x):
+        return 2.0 * x
+
+
+class Middle(Base):
+    def of_class(self, x):
+        return 5.0 * x
+
+    def of_base(self, x):
+        return super().of_class(x)
+
+
+class Natural(Middle):
+    """Forms of Python that are natural in losses and updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.means, self.mode = nn.CellList([Mean(), Mean()]), Mode.TWO
+        self.places = 2
+        names = [f"of_pair_{k}" for k in range(4)]
+        a, b, c, d = (Parameter(Tensor([float(k)]), name=name) for k, name in enumerate(names))
+        self.pairs = [(a, b), (c, d)]
+
+    def updated(self, x):
+        self.means[1].record(x)
+        for mean in self.means:
+            mean.update(x)
+            mean.update(2.0 * x)
+            mean.record(mean.mean)
+        last = self.means[-1]
+        last.record(x)
+        return self.means[0].mean + 0.0, last.mean + 0.0
+
+    def joined(self, x):
+        pairs = list(zip(self.pairs, [(x[:1], x[1:2]), *self.pairs[:-1]], strict=True))
+        for old, new in reversed(pairs):
+            for one, other in zip(old, new, strict=True):
+                ops.assign(one, other)
+        return [one + 0.0 for one in itertools.chain(*self.pairs)]
+
+    def parts(self, x):
+        return Parts(double=2.0 * x, half=0.5 * x)
+
+    def of_parts(self, x):
+        parts = self.parts(x)
+        double, half = self.parts(parts.half)
+        return parts.double - double * half
+
+    def iterated(self, x):
+        several = [x, 2.0 * x, 4.0 * x]
+        total = functools.reduce(ops.minimum, several)
+        total = total + functools.reduce(lambda a, b: 0.5 * a + b, several, ops.zeros_like(x))
+        for k, one in enumerate(reversed(several)):
+            total = total + k * one
+        for one, other in itertools.pairwise(itertools.chain(several, [x])):
+            total = total + one * other
+        for one, factor in itertools.product(several, itertools.repeat(0.5, 2)):
+            total = total + one * factor
+        for one in itertools.chain.from_iterable([several, several]):
+            total = 0.5 * total + one
+        total = total + sum(a * b for a in several for b in (0.5, 2.0) if b > 0.5)
+        total = total + sum([pair * b for one in self.pairs for pair in one for b in (1.0, 2.0)])
+        return total, *itertools.accumulate(several, initial=x)
+
+    def construct(self, x):
+        return (
+            self.of_base(x),
+            self.updated(x[:1]),
+            self.joined(x),
+            self.of_parts(x),
+            x * 10**-3 + 10**12 % 7 + self.places**-1,
+            (x[None] * x[:, None]).max(-1)[0]
+            + x.max()
+            + ops.max(x, 0)[0]
+            + x[None].min(1, True)[0],
+            x if self.mode is Mode.TWO and self.mode is not Mode.ONE else 2.0 * x,
+            self.iterated(x),
+        )
+
+
+def test_natural_forms_are_compiled_as_python_computes_them():
+    x = Tensor([1.0, -2.0, 3.0])
+    known = Natural().construct(x)
+    mindspore_device.use(compiled=True)
+    try:
+        found = Natural()(x)
+    finally:
+        mindspore_device.use()
+    for one, other in zip(leaves(found), leaves(known), strict=True):
+        np.testing.assert_allclose(other.asnumpy(), one.asnumpy(), 1e-6)
+
+
+def read_later(self, x):
+    scale = 1.0
+
+    def scaled(x):
+        return scale * x
+
+    for _ in range(2):
+        scale = 2.0 * scaled(x)
+    return scale
+
+
+def same_cell(self, x):
+    return x if self.means[0] is self.means[1] else 2.0 * x
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (read_later, "`scale`, which changes before it is called"),
+        (same_cell, r"`self.means\[0\] is self.means\[1\]` may compare objects"),
+    ],
+)
+def test_python_that_mindspore_takes_for_another_is_refused(function, why, monkeypatch):
+    monkeypatch.setattr(Natural, "construct", function)
+    mindspore_device.use(compiled=True)
+    try:
+        with pytest.raises(ProgramError, match=rf"{__file__}:\d+: .*{why}"):
+            Natural()(Tensor([1.0]))
+    finally:
+        mindspore_device.use()
 
 
 def test_a_compiled_cell_computes_what_python_does():

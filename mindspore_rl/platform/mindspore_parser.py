@@ -1,34 +1,41 @@
 """Makes MindSpore's parser take what users write and it does not compile.
 
 In the functions of a program, `parameter.set_data(x)` becomes an assignment, an `nn.CellList` may
-list its parameters, `reversed(range(n))` becomes a
-range in steps of -1, `self(x)` a call of `self.construct`, `max(a, b)` and `min(a, b)` of an array
-of one number and a number work, an `if` on an array may only assign, and its sides may be an array
-and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
-`functools.partial` that an attribute holds is a function, a `lambda` may stand in any
-expression, a `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple.
-A function may use the module's value of its own name.
+list its parameters, `reversed` and functions of `functools` and `itertools` take arrays (see
+`python_in_graphs`), `self(x)` becomes a call of `self.construct`, `max(a, b)` and `min(a, b)` of an
+array of one number and a number work, an `if` on an array may only assign, and its sides may be an
+array and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
+`functools.partial` that an attribute holds is a function, a `lambda` may stand in any expression, a
+`match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple. A function
+may use the module's value of its own name.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
 
 import ast
+import enum
 import functools
 import inspect
 import linecache
 import operator
-from types import SimpleNamespace
-from typing import Any
+import os
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 from mindspore import Tensor, ops
 from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
+from mindspore.ops.composite import multitype_ops
 
-from mindspore_rl.platform import one_type
+from mindspore_rl.errors import ProgramError
+from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
+CHAIN, REDUCTIONS = "chain_by_msrl", "reductions_by_msrl"
+CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
     **{np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul},
@@ -92,7 +99,32 @@ def _array_ufunc(_: Tensor, ufunc: Any, method: str, *inputs: Any, **named: Any)
 
 
 class _Forms(Matches):
+    """Changes a function's syntax tree.
+
+    Args:
+        reader: MindSpore's parser of the function.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._reader, function = reader, reader.fn
+        code = function.__code__
+        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        self._globals = {k: v for k, v in function.__globals__.items() if k not in own}
+
+    def _value(self, node: ast.expr) -> Any:
+        """Returns what a global name, or a path from one, stands for; None if it is neither."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._value(node.value), node.attr, None)
+        return self._globals.get(node.id) if isinstance(node, ast.Name) else None
+
+    def _fail(self, node: Any, text: str) -> NoReturn:
+        line = self._reader.line_offset + node.lineno - 1
+        raise ProgramError(f"{os.path.normpath(self._reader.filename)}:{line}: {text}")
+
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
+        for inner, name in _changed_later(function):
+            what = f"this function reads `{name}`, which changes before it is called"
+            self._fail(inner, f"{what}; MindSpore takes what it was here: make it an argument")
         self.generic_visit(function)
         _yield_at_once(function)
         inside = list(own_nodes(function))
@@ -125,10 +157,50 @@ class _Forms(Matches):
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
-            case ast.Call(ast.Name("reversed"), [ast.Call(ast.Name("range"), ends, [])], []):
-                if len(ends) < 3:
-                    return _backwards(call, *ends)
+            case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
+                call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
+            case ast.Call(ast.Attribute(owner, ("max" | "min") as method), [_, *_], []):
+                if not isinstance(self._value(owner), ModuleType):
+                    return _called(REDUCTIONS, call, owner, ast.Constant(method), *call.args)
         return call
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
+        """Compares a member of an `Enum` for equality: it is equal to nothing else."""
+        self.generic_visit(node)
+        if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
+            same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+            node.ops = [same.get(type(one), type(one))() for one in node.ops]
+        for kind, other in zip(node.ops, node.comparators, strict=True):
+            unknown = not isinstance(other, ast.Constant) and self._value(other) is None
+            if unknown and isinstance(kind, (ast.Is, ast.IsNot)):
+                what = f"`{ast.unparse(node)}` may compare objects, which MindSpore cannot"
+                self._fail(node, f"{what}: compare their numbers or names, with ==")
+        return node
+
+    def visit_ListComp(self, node: Any) -> Any:  # noqa: N802, D102
+        """Makes a chain of lists of a comprehension with several `for`."""
+        self.generic_visit(node)
+        first, *others = node.generators
+        if not others:
+            return node
+        inner = self.visit(_at(ast.ListComp(node.elt, others), node))
+        lists = _at(ast.ListComp(inner, [first]), node)
+        chained = _called(CHAIN, node, _at(ast.Starred(lists, ast.Load()), node))
+        return chained if isinstance(node, ast.GeneratorExp) else _called("list", node, chained)
+
+    visit_GeneratorExp = visit_ListComp  # noqa: N815
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802, D102
+        """Calls `x.update(y)` of an object; MindSpore computes `x = x.update(y)`, for its lists."""
+        self.generic_visit(node)
+        match node.value:
+            case ast.Call(ast.Attribute(ast.Name(name) as owner, method)) if method in CHANGING:
+                new, unused = ast.Name(name, ast.Store()), ast.Name("unused_by_msrl", ast.Store())
+                kinds = _at(ast.parse("(list, dict)", mode="eval").body, node)
+                here = _at(ast.Assign([new], node.value), node)
+                there = _at(ast.Assign([unused], node.value), node)
+                return _at(ast.If(_called("isinstance", node, owner, kinds), [here], [there]), node)
+        return node
 
 
 def _yield_at_once(function: ast.FunctionDef) -> None:
@@ -151,18 +223,43 @@ def _yield_at_once(function: ast.FunctionDef) -> None:
     ast.fix_missing_locations(function)
 
 
+def _changed_later(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
+    """Yields functions in a function that read one of its names, if that changes before a call."""
+    nodes = list(own_nodes(function))
+    scopes = [node for node in nodes if isinstance(node, ast.comprehension)]
+    aside = {name for scope in scopes for name in ast.walk(scope.target)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and node not in aside]
+    loops = [set(ast.walk(node)) for node in nodes if isinstance(node, (ast.For, ast.While))]
+    for inner in nodes:
+        match inner:
+            case ast.FunctionDef(own) | ast.Assign([ast.Name(own)], ast.Lambda()):
+                pass
+            case _:
+                continue
+        parts = list(ast.walk(inner))
+        used = [part for part in parts if isinstance(part, ast.Name)]
+        bound = {part.arg for part in parts if isinstance(part, ast.arg)}
+        bound |= {part.id for part in used if isinstance(part.ctx, ast.Store)}
+        read = {part.id for part in used} - bound
+        calls = [name for name in names if name.id == own and name not in parts]
+        for name in names:
+            if name.id in read and isinstance(name.ctx, ast.Store) and name not in parts:
+                again = [loop for loop in loops if name in loop and inner not in loop]
+                later = (call.lineno > name.lineno > inner.lineno for call in calls)
+                if any(later) or any(call in loop for call in calls for loop in again):
+                    yield inner, name.id
+
+
 def _without_value(node: ast.Return) -> bool:
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
 
 
-def _backwards(call: ast.Call, *ends: ast.expr) -> ast.Call:
-    """Returns a range that gives the numbers of another one from the last to the first."""
-    *start, stop = ends
-    one = ast.Constant(1)
-    before = ast.BinOp(start[0], ast.Sub(), one) if start else ast.Constant(-1)
-    args: list[ast.expr] = [ast.BinOp(stop, ast.Sub(), one), before, ast.Constant(-1)]
-    made = ast.Call(ast.Name("range", ast.Load()), args, [])
-    return ast.fix_missing_locations(ast.copy_location(made, call))
+def _at(node: Any, like: ast.AST) -> Any:
+    return ast.fix_missing_locations(ast.copy_location(node, like))
+
+
+def _called(name: str, like: ast.AST, *args: ast.expr) -> ast.Call:
+    return _at(ast.Call(ast.Name(name, ast.Load()), list(args), []), like)
 
 
 class _Placed(parser.asttokens.ASTText):
@@ -206,13 +303,14 @@ def _parse_forms(self: Any) -> Any:
     others = _other_of_name(self.fn) if users else {}
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
+        ours |= {CHAIN: python_in_graphs.chain, REDUCTIONS: python_in_graphs.reductions}
         self.global_namespace.dicts[0].update(ours | others)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
         alone = _lambda_of(code) if users else None
         parsed = _parse(self) if alone is None else _parsed(self, alone)
         if users:
-            _Forms().visit(parsed[1])
+            _Forms(self).visit(parsed[1])
             for other in others:
                 _OwnName(code.co_name, other).visit(parsed[1])
         # With the code itself, so that its number remains its own.
@@ -253,6 +351,16 @@ def _parsed(reader: Any, function: ast.FunctionDef) -> tuple[Any, ast.Module]:
     return placed, placed.tree
 
 
+_super = parser.Parser.analyze_super
+
+
+def _super_of_function(self: Any, named: Any, instance: Any) -> Any:
+    """Computes `super()` as Python does; MindSpore takes the object's class for the function's."""
+    if named is None and "__class__" in self.closure_namespace:
+        return super(self.closure_namespace["__class__"], instance)
+    return _super(self, named, instance)
+
+
 _resolve, _of_partials = parse.resolve_symbol, dict[int, tuple[Any, Any]]()
 
 
@@ -275,6 +383,11 @@ def take_forms() -> None:
     """Lets this process's MindSpore take them."""
     Tensor.__array_ufunc__ = _array_ufunc
     parser.Parser.parse = _parse_forms
+    parser.Parser.analyze_super = _super_of_function
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
-    resources.convert_object_map |= {max: _max, min: _min}
+    parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
+    multitype_ops.pow_.register("Number", "Number")(python_in_graphs.power)
+    multitype_ops.mod.register("Number", "Number")(python_in_graphs.rest)
+    parser._unsupported_python_builtin_type = (set, dict, slice, complex, type)
+    resources.convert_object_map |= {max: _max, min: _min, **python_in_graphs.GIVEN}

@@ -6,6 +6,7 @@ returns a dictionary.
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
@@ -16,8 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from mindspore.graph import _parse as parse
+
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform.user_modules import own_nodes, statement_in
+from mindspore_rl.platform.user_modules import is_users, own_nodes, statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 Form = tuple
@@ -112,24 +115,32 @@ def _by_name(given: inspect.BoundArguments) -> dict[str, Form]:
     return forms
 
 
-def named_result(function: Callable) -> Named | None:
+def named_result(function: Callable, only_tuples: bool = False) -> Named | None:
     """Finds the names of the parts of a function's result, if it returns a record or a dictionary.
+
+    Args:
+        function: the function.
+        only_tuples: see `_Fields`.
 
     Raises:
         ProgramError: its returns give results with other names.
     """
     try:
-        return _copy(function, {})[1]
+        return _copy(function, {}, only_tuples)[1]
     except (OSError, TypeError, SyntaxError):  # no source
         return None
 
 
-def _copy(function: Callable, forms: dict[str, Form]) -> tuple[Callable, Named | None]:
-    """Copies a function. Returns: the copy, and what is named in its result."""
+def _copy(
+    function: Callable, forms: dict[str, Form], only_tuples: bool = False
+) -> tuple[Callable, Named | None]:
+    """Copies a function, see `_Fields`. Returns: the copy, and what is named in its result."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
     lines, first = inspect.getsourcelines(inner)
-    reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first)
+    reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first, only_tuples)
     reader.read(_definition(lines))
+    if only_tuples and not reader.edits:
+        return function, reader.result
     lines = reader.edited(lines)
     cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
     free = {name: cell.cell_contents for name, cell in cells} | reader.copies
@@ -201,24 +212,29 @@ class _Fields(ast.NodeVisitor):
     """Finds the fields of records that a function reads, and the functions it passes records to.
 
     Attributes:
+        only_tuples: whether of the results of functions only NamedTuples become tuples.
         file: the file of the function.
         copies: the copies of those functions, by their names in the copy of this one.
+        edits: what changes, each with its first and last place and the new text.
         result: what is named in the function's result, if anything is.
     """
 
-    def __init__(self, function: Any, forms: dict[str, Form], file: str, first: int) -> None:
+    def __init__(
+        self, function: Any, forms: dict[str, Form], file: str, first: int, only_tuples: bool
+    ) -> None:
         self.function, self.forms, self.file, self.first = function, dict(forms), file, first
+        self.only_tuples = only_tuples
         self.copies: dict[str, Callable] = {}
         self.result: Named | None = None
         self._named: dict[str, Named] = {}
         self._results: dict[ast.AST, Named | None] = {}
-        self._edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
+        self.edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
         self._taken: set[ast.AST] = set()  # dictionaries that are not used as such
 
     def edited(self, lines: list[str]) -> list[str]:
         """Returns the lines with the edits, as many as before."""
         found = [line.encode() for line in lines]
-        for (top, start), (bottom, end), text in sorted(self._edits, reverse=True):
+        for (top, start), (bottom, end), text in sorted(self.edits, reverse=True):
             found[top] = found[top][:start] + text.encode() + found[bottom][end:]
             found[top + 1 : bottom + 1] = [b"\n"] * (bottom - top)
         return [line.decode() for line in found]
@@ -243,21 +259,24 @@ class _Fields(ast.NodeVisitor):
         if not isinstance(node, ast.Call):
             return None
         callee = self._value(node.func)
-        if is_record_class(callee):
+        if self._is_record_class(callee):
             given = dict(zip(in_order(callee), node.args, strict=False))
             given |= {str(item.arg): item.value for item in node.keywords}
             names = fields_of(callee)
             return Named(callee, tuple((name, self.named(given.get(name))) for name in names))
         if node not in self._results:
             written = _is_written(callee) and callee is not self.function
-            self._results[node] = named_result(callee) if written else None
+            self._results[node] = named_result(callee, self.only_tuples) if written else None
         return self._results[node]
+
+    def _is_record_class(self, kind: Any) -> bool:
+        return is_record_class(kind) and (issubclass(kind, tuple) or not self.only_tuples)
 
     def _find_result(self, node: ast.FunctionDef) -> None:
         """Finds what is named in the function's result; makes tuples of the dictionaries in it."""
         found = []
         for part in (one for one in own_nodes(node) if isinstance(one, ast.Return)):
-            made = self._made(part.value, node)
+            made: Any = self._made(part.value, node) if not self.only_tuples else None
             if self._is_dict_call(made):
                 keys = [item.arg for item in made.keywords]
                 values = [item.value for item in made.keywords]
@@ -272,10 +291,10 @@ class _Fields(ast.NodeVisitor):
                 self.fail(part, "a dictionary with other keys than words", "write its keys out")
             parts = zip(map(str, keys), map(self.named, values), strict=True)
             found.append(Named(dict, tuple(parts)))
-            self._edits.append((_start(made), _start(values[0]), "("))
+            self.edits.append((_start(made), _start(values[0]), "("))
             for value, following in itertools.pairwise(values):
-                self._edits.append((_end(value), _start(following), ", "))
-            self._edits.append((_end(values[-1]), _end(made), ",)"))
+                self.edits.append((_end(value), _start(following), ", "))
+            self.edits.append((_end(values[-1]), _end(made), ",)"))
         if any(result != found[0] for result in found):
             hint = "let all its returns give results with the same names"
             self.fail(node, f"`{node.name}`, whose results have other names,", hint)
@@ -351,12 +370,15 @@ class _Fields(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:  # noqa: N802
         """Calls a copy of a function that gets a record."""
         callee = self._value(node.func)
+        asks = ast.unparse(node.func) == "isinstance" and self.form(node.args[0])
+        if asks and is_record_class(self._value(node.args[1])):
+            self.fail(node, f"`{ast.unparse(node)}`, of a record,", "ask for `tuple`")
         if _is_written(callee):
             self._taken |= {*node.args, *(item.value for item in node.keywords if item.arg)}
         self.generic_visit(node)
         forms = [self.form(arg) for arg in node.args]
         named = {item.arg: self.form(item.value) for item in node.keywords if item.arg}
-        if is_record_class(callee):
+        if self._is_record_class(callee):
             name = f"{callee.__name__}_by_place_{len(self.copies)}"
             self.copies[name] = _maker(callee, inspect.unwrap(self.function))
             self._edit(node.func, node.func, name)
@@ -364,7 +386,7 @@ class _Fields(ast.NodeVisitor):
             known = inspect.unwrap(getattr(callee, "__func__", callee))
             name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
             given = inspect.signature(callee).bind(*forms, **named)
-            self.copies[name] = _copy(callee, _by_name(given))[0]
+            self.copies[name] = _copy(callee, _by_name(given), self.only_tuples)[0]
             self._edit(node.func, node.func, name)
 
     def _value(self, node: ast.AST) -> Any:
@@ -379,7 +401,7 @@ class _Fields(ast.NodeVisitor):
         return {**inner.globals, **inner.nonlocals}.get(node.id)
 
     def _edit(self, one: Any, other: Any, text: str, after: bool = False) -> None:
-        self._edits.append((_end(one) if after else _start(one), _end(other), text))
+        self.edits.append((_end(one) if after else _start(one), _end(other), text))
 
     def fail(self, node: Any, what: str, hint: str) -> NoReturn:
         """Raises an error with the line of a node."""
@@ -422,3 +444,16 @@ def _is_written(function: Any) -> bool:
     """Returns whether a value is a function or method that is no part of MindSpore."""
     known = inspect.unwrap(getattr(function, "__func__", function))
     return inspect.isfunction(known) and str(known.__module__).partition(".")[0] != "mindspore"
+
+
+def _with_records(function: Any, method: Any = None) -> Any:
+    """Makes MindSpore's parser of a function; of one that makes records, of a copy of it."""
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    if inspect.isfunction(inner) and is_users(inner.__module__):
+        with contextlib.suppress(OSError, TypeError, SyntaxError):  # of a lambda
+            function = _copy(function, {}, only_tuples=True)[0]
+    return _parse_cb(function, method)
+
+
+_parse_cb = parse.parse_cb
+parse.parse_cb = _with_records

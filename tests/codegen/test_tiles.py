@@ -70,7 +70,7 @@ def greedy(network, x, target):
     found = network(x)
     known = ops.stop_gradient(found)
     best = ops.one_hot(known.argmax(-1), found.shape[-1])
-    return ops.square((found * best).sum(-1) - known.max(-1) - target[:, 0]).mean()
+    return ops.square((found * best).sum(-1) - known.amax(-1) - target[:, 0]).mean()
 
 
 def agents(network, x, target):
