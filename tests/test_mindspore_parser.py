@@ -212,6 +212,12 @@ class Natural(Middle):
         for one in itertools.chain.from_iterable([several, several]):
             total = 0.5 * total + one
         total = total + sum(a * b for a in several for b in (0.5, 2.0) if b > 0.5)
+        kept = {"a": [], "b": []}
+        for _ in range(2):
+            for key, one in zip(kept, several, strict=False):
+                kept[key].append(one)
+        for mean, one in zip(self.means[1:], kept.values(), strict=False):
+            total = total + sum(one) * mean.mean
         total = total + sum([pair * b for one in self.pairs for pair in one for b in (1.0, 2.0)])
         return total, *itertools.accumulate(several, initial=x)
 
@@ -233,7 +239,9 @@ class Natural(Middle):
 
 def test_natural_forms_are_compiled_as_python_computes_them():
     x = Tensor([1.0, -2.0, 3.0])
-    known = Natural().construct(x)
+    plain = Natural()
+    known, names = plain.construct(x), [p.name for p in Natural().get_parameters()]
+    assert [p.name for p in plain.get_parameters()] == names
     mindspore_device.use(compiled=True)
     try:
         found = Natural()(x)

@@ -7,7 +7,7 @@ array of one number and a number work, an `if` on an array may only assign, and 
 array and a real number. `np.log(2.0) * x` is MindSpore's array everywhere, with its gradient. A
 `functools.partial` that an attribute holds is a function, a `lambda` may stand in any expression, a
 `match` of constants is an `if`, `zip` may be strict, and a generator makes a tuple. A function
-may use the module's value of its own name.
+may use the module's value of its own name, and a slice of an `nn.CellList` is a tuple.
 
 The parser takes a fifth of its time: it reads each function once, and without asttokens.
 """
@@ -24,7 +24,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 from mindspore.graph import _parse as parse
 from mindspore.graph._parse import parser, resources, standard_method
 from mindspore.ops.composite import multitype_ops
@@ -379,9 +379,19 @@ def _resolve_partial(namespace: Any, symbol: str) -> Any:
     return _of_partials[id(found)][1]
 
 
+_cell_of_list = nn.CellList.__getitem__
+
+
+def _cells_of_list(self: nn.CellList, index: Any) -> Any:
+    """Returns a cell of a list; of a slice a tuple, where MindSpore would rename parameters."""
+    cells = list(self)
+    return tuple(cells[index]) if isinstance(index, slice) else _cell_of_list(self, index)
+
+
 def take_forms() -> None:
     """Lets this process's MindSpore take them."""
     Tensor.__array_ufunc__ = _array_ufunc
+    nn.CellList.__getitem__ = _cells_of_list
     parser.Parser.parse = _parse_forms
     parser.Parser.analyze_super = _super_of_function
     parse.resolve_symbol = _resolve_partial

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from mindspore import Tensor, ops
+from mindspore.graph._parse import standard_method
 from mindspore.ops import functional
 from mindspore.ops.primitive import constexpr
 
@@ -41,6 +42,12 @@ def chain(*several: Any) -> Any:
     for values in several:
         found = found + tuple(values)
     return found
+
+
+def zipped(*several: Any) -> Any:
+    """Computes `zip`, also of the keys of dictionaries."""
+    parts = [tuple(part.keys()) if isinstance(part, dict) else part for part in several]
+    return standard_method.ms_zip(*parts)
 
 
 def repeat(value: Any, times: int) -> Any:
@@ -95,4 +102,5 @@ GIVEN = {
     itertools.product: product,
     itertools.repeat: repeat,
     reversed: backwards,
+    zip: zipped,
 }
