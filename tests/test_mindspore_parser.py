@@ -195,6 +195,14 @@ class Natural(Middle):
         double, half = self.parts(parts.half)
         return parts.double - double * half
 
+    def metrics(self, x):
+        found = dict(zip(("one", "two"), [x, 2.0 * x], strict=True))
+        found = {**found, "two": 3.0 * x, **dict(found, four=4.0 * x)} | {"five": 5.0 * x}
+        found |= {f"{k}_{a}": k * x for k in range(2) for a in ("six", "seven")}
+        if "two" in {"three", *found} and "one" not in {"three"}:
+            found["last"] = sum(found.values())
+        return list(found.values())
+
     def iterated(self, x):
         several = [x, 2.0 * x, 4.0 * x]
         total = functools.reduce(ops.minimum, several)
@@ -217,6 +225,7 @@ class Natural(Middle):
             self.updated(x[:1]),
             self.joined(x),
             self.of_parts(x),
+            self.metrics(x),
             x * 10**-3 + 10**12 % 7 + self.places**-1,
             (x[None] * x[:, None]).max(-1)[0]
             + x.max()

@@ -32,7 +32,7 @@ from mindspore_rl.platform import one_type, python_in_graphs
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
-CHAIN, REDUCTIONS = "chain_by_msrl", "reductions_by_msrl"
+CHAIN, MERGED, REDUCTIONS = "chain_by_msrl", "merged_by_msrl", "reductions_by_msrl"
 CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
@@ -152,6 +152,10 @@ class _Forms(Matches):
                 ast.fix_missing_locations(call)
             case ast.Call(ast.Name("zip"), _, [ast.keyword("strict")]):
                 call.keywords = []  # where lengths differ, Python's loop has failed
+            case ast.Call(ast.Name("dict"), pairs, named):
+                keys: list = [one.arg and ast.Constant(one.arg) for one in named]
+                made = self.visit_Dict(_at(ast.Dict(keys, [one.value for one in named]), call))
+                return _called(MERGED, call, *pairs, made)
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -162,9 +166,31 @@ class _Forms(Matches):
                     return _called(REDUCTIONS, call, owner, ast.Constant(method), *call.args)
         return call
 
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:  # noqa: N802, D102
+        """Merges the dictionaries in one, `{**a, "key": b}`."""
+        self.generic_visit(node)
+        if None not in node.keys:
+            return node
+        parts = zip(node.keys, node.values, strict=True)
+        several = [
+            value if key is None else _at(ast.Dict([key], [value]), node) for key, value in parts
+        ]
+        return _called(MERGED, node, *several)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:  # noqa: N802, D102
+        """Makes a dictionary of the pairs of a comprehension with several `for`."""
+        if len(node.generators) == 1:
+            return self.generic_visit(node)
+        pair = _at(ast.Tuple([node.key, node.value], ast.Load()), node)
+        return _called(MERGED, node, self.visit(_at(ast.ListComp(pair, node.generators), node)))
+
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
         """Compares a member of an `Enum` for equality: it is equal to nothing else."""
         self.generic_visit(node)
+        if isinstance(node.ops[-1], (ast.In, ast.NotIn)) and isinstance(
+            node.comparators[-1], ast.Set
+        ):
+            node.comparators[-1] = _at(ast.Tuple(node.comparators[-1].elts, ast.Load()), node)
         if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
             same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
             node.ops = [same.get(type(one), type(one))() for one in node.ops]
@@ -280,7 +306,8 @@ def _parse_forms(self: Any) -> Any:
     users = self.fn.__module__.partition(".")[0] not in ("mindspore", "mindspore_rl")
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
-        ours |= {CHAIN: python_in_graphs.chain, REDUCTIONS: python_in_graphs.reductions}
+        ours |= {CHAIN: python_in_graphs.chain, MERGED: python_in_graphs.merged}
+        ours[REDUCTIONS] = python_in_graphs.reductions
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
@@ -362,6 +389,7 @@ def take_forms() -> None:
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
+    multitype_ops.bitwise_or.register("Dictionary", "Dictionary")(python_in_graphs.union)
     multitype_ops.pow_.register("Number", "Number")(python_in_graphs.power)
     multitype_ops.mod.register("Number", "Number")(python_in_graphs.rest)
     parser._unsupported_python_builtin_type = (set, dict, slice, complex, type)
