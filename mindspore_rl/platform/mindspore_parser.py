@@ -17,8 +17,7 @@ import functools
 import linecache
 import operator
 import os
-from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,7 +27,7 @@ from mindspore.graph._parse import parser, resources, standard_method
 from mindspore.ops.composite import multitype_ops
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform import one_type, python_in_graphs
+from mindspore_rl.platform import one_type, python_in_graphs, refused_python
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
@@ -119,8 +118,17 @@ class _Forms(Matches):
         line = self._reader.line_offset + node.lineno - 1
         raise ProgramError(f"{os.path.normpath(self._reader.filename)}:{line}: {text}")
 
+    def visit(self, node: ast.AST) -> Any:
+        """Refuses what MindSpore does not compile; its messages lack the line."""
+        if instead := refused_python.instead_of(node):
+            self._fail(node, f"MindSpore compiles no {instead}")
+        return super().visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> ast.stmt:  # noqa: N802, D102
+        return _at(ast.Pass(), node)  # of names alone, others are refused
+
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
-        for inner, name in _changed_later(function):
+        for inner, name in refused_python.changed_later(function):
             what = f"this function reads `{name}`, which changes before it is called"
             self._fail(inner, f"{what}; MindSpore takes what it was here: make it an argument")
         self.generic_visit(function)
@@ -187,10 +195,9 @@ class _Forms(Matches):
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
         """Compares a member of an `Enum` for equality: it is equal to nothing else."""
         self.generic_visit(node)
-        if isinstance(node.ops[-1], (ast.In, ast.NotIn)) and isinstance(
-            node.comparators[-1], ast.Set
-        ):
-            node.comparators[-1] = _at(ast.Tuple(node.comparators[-1].elts, ast.Load()), node)
+        last, asks = node.comparators[-1], isinstance(node.ops[-1], (ast.In, ast.NotIn))
+        if asks and isinstance(last, ast.Set):
+            node.comparators[-1] = _at(ast.Tuple(last.elts, ast.Load()), last)
         if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
             same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
             node.ops = [same.get(type(one), type(one))() for one in node.ops]
@@ -245,33 +252,6 @@ def _yield_at_once(function: ast.FunctionDef) -> None:
     function.body.insert(0, ast.copy_location(first, function.body[0]))
     function.body.append(ast.copy_location(last, function.body[-1]))
     ast.fix_missing_locations(function)
-
-
-def _changed_later(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
-    """Yields functions in a function that read one of its names, if that changes before a call."""
-    nodes = list(own_nodes(function))
-    scopes = [node for node in nodes if isinstance(node, ast.comprehension)]
-    aside = {name for scope in scopes for name in ast.walk(scope.target)}
-    names = [node for node in nodes if isinstance(node, ast.Name) and node not in aside]
-    loops = [set(ast.walk(node)) for node in nodes if isinstance(node, (ast.For, ast.While))]
-    for inner in nodes:
-        match inner:
-            case ast.FunctionDef(own) | ast.Assign([ast.Name(own)], ast.Lambda()):
-                pass
-            case _:
-                continue
-        parts = list(ast.walk(inner))
-        used = [part for part in parts if isinstance(part, ast.Name)]
-        bound = {part.arg for part in parts if isinstance(part, ast.arg)}
-        bound |= {part.id for part in used if isinstance(part.ctx, ast.Store)}
-        read = {part.id for part in used} - bound
-        calls = [name for name in names if name.id == own and name not in parts]
-        for name in names:
-            if name.id in read and isinstance(name.ctx, ast.Store) and name not in parts:
-                again = [loop for loop in loops if name in loop and inner not in loop]
-                later = (call.lineno > name.lineno > inner.lineno for call in calls)
-                if any(later) or any(call in loop for call in calls for loop in again):
-                    yield inner, name.id
 
 
 def _without_value(node: ast.Return) -> bool:
@@ -364,11 +344,14 @@ def _super_of_function(self: Any, named: Any, instance: Any) -> Any:
 
 
 _resolve, _of_partials = parse.resolve_symbol, dict[int, tuple[Any, Any]]()
+_of_classes = dict[MethodType, functools.partial]()
 
 
 def _resolve_partial(namespace: Any, symbol: str) -> Any:
-    """Resolves a name as MindSpore does; a `functools.partial` as a function that it compiles."""
+    """Resolves a name as MindSpore does; a partial, and a method of a class, as a function."""
     found = _resolve(namespace, symbol)
+    if isinstance(found, MethodType) and isinstance(found.__self__, type):  # a `classmethod`
+        found = _of_classes.setdefault(found, functools.partial(found.__func__, found.__self__))
     if not isinstance(found, functools.partial):
         return found
     if id(found) not in _of_partials:  # with the partial, so that its number remains its own
