@@ -166,6 +166,8 @@ class Middle(Base):
 class Natural(Middle):
     """Forms of Python that are natural in losses and updates."""
 
+    factor = 3.0
+
     def __init__(self):
         super().__init__()
         self.means, self.mode = nn.CellList([Mean(), Mean()]), Mode.TWO
@@ -199,6 +201,18 @@ class Natural(Middle):
         double, half = self.parts(parts.half)
         return parts.double - double * half
 
+    @classmethod
+    def scaled(cls, x):
+        return cls.factor * x
+
+    def metrics(self, x):
+        found = dict(zip(("one", "two"), [x, 2.0 * x], strict=True))
+        found = {**found, "two": 3.0 * x, **dict(found, four=4.0 * x)} | {"five": 5.0 * x}
+        found |= {f"{k}_{a}": k * x for k in range(2) for a in ("six", "seven")}
+        if "two" in {"three", *found} and "one" not in {"three"}:
+            found["last"] = sum(found.values())
+        return list(found.values())
+
     def iterated(self, x):
         several = [x, 2.0 * x, 4.0 * x]
         total = functools.reduce(ops.minimum, several)
@@ -227,6 +241,8 @@ class Natural(Middle):
             self.updated(x[:1]),
             self.joined(x),
             self.of_parts(x),
+            self.scaled(x) + Natural.scaled(x),
+            self.metrics(x),
             x * 10**-3 + 10**12 % 7 + self.places**-1,
             (x[None] * x[:, None]).max(-1)[0]
             + x.max()
@@ -266,9 +282,17 @@ def same_cell(self, x):
     return x if self.means[0] is self.means[1] else 2.0 * x
 
 
+def tried(self, x):
+    try:
+        return 2.0 * x
+    except ValueError:
+        return x
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (tried, "no `try`: leave it out"),
         (read_later, "`scale`, which changes before it is called"),
         (same_cell, r"`self.means\[0\] is self.means\[1\]` may compare objects"),
     ],

@@ -19,8 +19,7 @@ import inspect
 import linecache
 import operator
 import os
-from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,11 +29,11 @@ from mindspore.graph._parse import parser, resources, standard_method
 from mindspore.ops.composite import multitype_ops
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform import one_type, python_in_graphs
+from mindspore_rl.platform import one_type, python_in_graphs, refused_python
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
-CHAIN, REDUCTIONS = "chain_by_msrl", "reductions_by_msrl"
+CHAIN, MERGED, REDUCTIONS = "chain_by_msrl", "merged_by_msrl", "reductions_by_msrl"
 CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
 BINARY = {
@@ -121,8 +120,17 @@ class _Forms(Matches):
         line = self._reader.line_offset + node.lineno - 1
         raise ProgramError(f"{os.path.normpath(self._reader.filename)}:{line}: {text}")
 
+    def visit(self, node: ast.AST) -> Any:
+        """Refuses what MindSpore does not compile; its messages lack the line."""
+        if instead := refused_python.instead_of(node):
+            self._fail(node, f"MindSpore compiles no {instead}")
+        return super().visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> ast.stmt:  # noqa: N802, D102
+        return _at(ast.Pass(), node)  # of names alone, others are refused
+
     def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802, D102
-        for inner, name in _changed_later(function):
+        for inner, name in refused_python.changed_later(function):
             what = f"this function reads `{name}`, which changes before it is called"
             self._fail(inner, f"{what}; MindSpore takes what it was here: make it an argument")
         self.generic_visit(function)
@@ -154,6 +162,10 @@ class _Forms(Matches):
                 ast.fix_missing_locations(call)
             case ast.Call(ast.Name("zip"), _, [ast.keyword("strict")]):
                 call.keywords = []  # where lengths differ, Python's loop has failed
+            case ast.Call(ast.Name("dict"), pairs, named):
+                keys: list = [one.arg and ast.Constant(one.arg) for one in named]
+                made = self.visit_Dict(_at(ast.Dict(keys, [one.value for one in named]), call))
+                return _called(MERGED, call, *pairs, made)
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
@@ -164,9 +176,30 @@ class _Forms(Matches):
                     return _called(REDUCTIONS, call, owner, ast.Constant(method), *call.args)
         return call
 
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:  # noqa: N802, D102
+        """Merges the dictionaries in one, `{**a, "key": b}`."""
+        self.generic_visit(node)
+        if None not in node.keys:
+            return node
+        parts = zip(node.keys, node.values, strict=True)
+        several = [
+            value if key is None else _at(ast.Dict([key], [value]), node) for key, value in parts
+        ]
+        return _called(MERGED, node, *several)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:  # noqa: N802, D102
+        """Makes a dictionary of the pairs of a comprehension with several `for`."""
+        if len(node.generators) == 1:
+            return self.generic_visit(node)
+        pair = _at(ast.Tuple([node.key, node.value], ast.Load()), node)
+        return _called(MERGED, node, self.visit(_at(ast.ListComp(pair, node.generators), node)))
+
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:  # noqa: N802, D102
         """Compares a member of an `Enum` for equality: it is equal to nothing else."""
         self.generic_visit(node)
+        last, asks = node.comparators[-1], isinstance(node.ops[-1], (ast.In, ast.NotIn))
+        if asks and isinstance(last, ast.Set):
+            node.comparators[-1] = _at(ast.Tuple(last.elts, ast.Load()), last)
         if len(node.ops) == 1 and isinstance(self._value(node.comparators[0]), enum.Enum):
             same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
             node.ops = [same.get(type(one), type(one))() for one in node.ops]
@@ -223,33 +256,6 @@ def _yield_at_once(function: ast.FunctionDef) -> None:
     ast.fix_missing_locations(function)
 
 
-def _changed_later(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
-    """Yields functions in a function that read one of its names, if that changes before a call."""
-    nodes = list(own_nodes(function))
-    scopes = [node for node in nodes if isinstance(node, ast.comprehension)]
-    aside = {name for scope in scopes for name in ast.walk(scope.target)}
-    names = [node for node in nodes if isinstance(node, ast.Name) and node not in aside]
-    loops = [set(ast.walk(node)) for node in nodes if isinstance(node, (ast.For, ast.While))]
-    for inner in nodes:
-        match inner:
-            case ast.FunctionDef(own) | ast.Assign([ast.Name(own)], ast.Lambda()):
-                pass
-            case _:
-                continue
-        parts = list(ast.walk(inner))
-        used = [part for part in parts if isinstance(part, ast.Name)]
-        bound = {part.arg for part in parts if isinstance(part, ast.arg)}
-        bound |= {part.id for part in used if isinstance(part.ctx, ast.Store)}
-        read = {part.id for part in used} - bound
-        calls = [name for name in names if name.id == own and name not in parts]
-        for name in names:
-            if name.id in read and isinstance(name.ctx, ast.Store) and name not in parts:
-                again = [loop for loop in loops if name in loop and inner not in loop]
-                later = (call.lineno > name.lineno > inner.lineno for call in calls)
-                if any(later) or any(call in loop for call in calls for loop in again):
-                    yield inner, name.id
-
-
 def _without_value(node: ast.Return) -> bool:
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
 
@@ -303,7 +309,8 @@ def _parse_forms(self: Any) -> Any:
     others = _other_of_name(self.fn) if users else {}
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
-        ours |= {CHAIN: python_in_graphs.chain, REDUCTIONS: python_in_graphs.reductions}
+        ours |= {CHAIN: python_in_graphs.chain, MERGED: python_in_graphs.merged}
+        ours[REDUCTIONS] = python_in_graphs.reductions
         self.global_namespace.dicts[0].update(ours | others)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:
@@ -362,11 +369,14 @@ def _super_of_function(self: Any, named: Any, instance: Any) -> Any:
 
 
 _resolve, _of_partials = parse.resolve_symbol, dict[int, tuple[Any, Any]]()
+_of_classes = dict[MethodType, functools.partial]()
 
 
 def _resolve_partial(namespace: Any, symbol: str) -> Any:
-    """Resolves a name as MindSpore does; a `functools.partial` as a function that it compiles."""
+    """Resolves a name as MindSpore does; a partial, and a method of a class, as a function."""
     found = _resolve(namespace, symbol)
+    if isinstance(found, MethodType) and isinstance(found.__self__, type):  # a `classmethod`
+        found = _of_classes.setdefault(found, functools.partial(found.__func__, found.__self__))
     if not isinstance(found, functools.partial):
         return found
     if id(found) not in _of_partials:  # with the partial, so that its number remains its own
@@ -397,6 +407,7 @@ def take_forms() -> None:
     parse.resolve_symbol = _resolve_partial
     parser.asttokens = SimpleNamespace(ASTTokens=_Placed)
     parse.check_event_record_wait = lambda _: None  # which takes `x.record(y)` for an Event's
+    multitype_ops.bitwise_or.register("Dictionary", "Dictionary")(python_in_graphs.union)
     multitype_ops.pow_.register("Number", "Number")(python_in_graphs.power)
     multitype_ops.mod.register("Number", "Number")(python_in_graphs.rest)
     parser._unsupported_python_builtin_type = (set, dict, slice, complex, type)

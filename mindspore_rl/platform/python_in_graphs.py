@@ -69,6 +69,20 @@ def product(*several: Any) -> Any:
     return found
 
 
+def merged(*several: Any) -> Any:
+    """Computes `{**one, **other}`, which MindSpore nests, of dictionaries and of lists of pairs."""
+    found: dict = {}
+    for one in several:
+        for key, value in one.items() if isinstance(one, dict) else one:
+            found[key] = value
+    return found
+
+
+def union(one: Any, other: Any) -> Any:
+    """Computes `one | other` of dictionaries."""
+    return merged(one, other)
+
+
 def reductions(owner: Any, method: str, *args: Any, **named: Any) -> Any:
     """Computes `owner.max(axis)`: of an array its values and places, as uncompiled code does."""
     if isinstance(owner, Tensor) and isinstance(args[0], int):

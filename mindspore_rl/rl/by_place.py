@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from mindspore.graph import _parse as parse
-
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.user_modules import is_users, own_nodes, statement_in
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
@@ -446,14 +444,17 @@ def _is_written(function: Any) -> bool:
     return inspect.isfunction(known) and str(known.__module__).partition(".")[0] != "mindspore"
 
 
-def _with_records(function: Any, method: Any = None) -> Any:
-    """Makes MindSpore's parser of a function; of one that makes records, of a copy of it."""
-    inner = inspect.unwrap(getattr(function, "__func__", function))
-    if inspect.isfunction(inner) and is_users(inner.__module__):
-        with contextlib.suppress(OSError, TypeError, SyntaxError):  # of a lambda
-            function = _copy(function, {}, only_tuples=True)[0]
-    return _parse_cb(function, method)
+def take_records() -> None:
+    """Lets this process's MindSpore compile functions that make records: a copy of them."""
+    from mindspore.graph import _parse as parse  # noqa: PLC0415  (the readers of source need none)
 
+    parsed = parse.parse_cb
 
-_parse_cb = parse.parse_cb
-parse.parse_cb = _with_records
+    def with_records(function: Any, method: Any = None) -> Any:
+        inner = inspect.unwrap(getattr(function, "__func__", function))
+        if inspect.isfunction(inner) and is_users(inner.__module__):
+            with contextlib.suppress(OSError, TypeError, SyntaxError):  # of a lambda
+                function = _copy(function, {}, only_tuples=True)[0]
+        return parsed(function, method)
+
+    parse.parse_cb = with_records

@@ -19,10 +19,12 @@ from mindspore import (
 from mindspore.communication import get_group_size
 
 from mindspore_rl.platform import mindspore_parser
-from mindspore_rl.rl.by_place import Form, by_place
+from mindspore_rl.rl.by_place import Form, by_place, take_records
 from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.random import UNIT
 from mindspore_rl.rl.records import is_record, made_of, values_of
+
+take_records()
 
 each = ops.Map()
 """Applies a function to the entries of tuples, as `map`: `each(function, ones, others)`.

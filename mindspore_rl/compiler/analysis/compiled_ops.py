@@ -236,10 +236,15 @@ class Reading:
 
 
 INSTEAD = (
+    (r":=", "assign the name in a line before"),
     (r"\.(\w*param\w*)\(", r"call \1 in __init__: self.own = tuple(...)"),
     (
         r"(self\.[\w.]+) ([-+*/])= (.+)",
         r"write ops.assign(\1, \1 \2 \3), and make a Parameter of it",
+    ),
+    (
+        r"\.(name|startswith|endswith|join|split|strip|replace)\b",
+        "MindSpore compiles no text's methods: compute it in __init__, and keep it as self.own",
     ),
 )
 """Patterns of lines that do not compile, and what to write."""
