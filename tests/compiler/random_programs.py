@@ -202,7 +202,8 @@ class Writer:
     def statistics(self, depth):
         first, second = self.name("n"), self.name("n")
         array = self.rng.choice(self.arrays)
-        text = self.rng.choice(("moments(msrl, {0})", "msrl.mean({0}, {1})", "msrl.max({0}, {1})"))
+        ways = ("moments(msrl, {0})", "msrl.mean({0}, {1})", "msrl.max({0}, {1})")
+        text = self.rng.choice((*ways, "msrl.mean(ops.stack(({0}, {1}), -1), keep=1)"))
         self.add(depth, f"{first}, {second} = {text.format(array, self.rng.choice(self.arrays))}")
         self.numbers += [first, second]
 
@@ -294,6 +295,7 @@ class Writer:
         ways = (f'{name}["{key}"] = {{n}} + 0.1', f'{name}["{key}"] += 0.5 * {{n}}')
         ways += (f"{name} = {{{{k: 0.5 * v + {{n}} for k, v in {name}.items()}}}}",)
         ways += (f"{name} = {{{{**{name}, '{key}': {{n}}}}}}",)
+        ways += (f'{name} = {{{{"a": {{n}}, "b": {{m}}}}}}',)
         ways += tuple(f'{n} = {name}["{key}"]' for n in self.rng.choices(self.numbers, k=2))
         self.add(depth, self.fill(self.rng.choice(ways)))
 
@@ -333,6 +335,30 @@ class Writer:
             self.functions.append(self.name("f"))
             self.add(depth, f"{self.functions[-1]} = partial({name}, z={self.fill('{n}')})")
 
+    def nest(self, depth):
+        """Writes an unrolled loop with loops and draws in it, or two loops over minibatches."""
+        if self.nested or self.loops or not self.data or self.drawn:
+            self.swap(depth)
+            return
+        name, new = self.rng.choice(self.numbers), self.name("n")
+        if self.rng.random() < 0.3:
+            one, two = self.rng.choices(self.arrays, k=2)
+            parts = f"msrl.minibatches(2, ({one},)), msrl.minibatches(2, ({two},))"
+            self.add(depth, f"for (one,), (two,) in zip({parts}):")
+            self.add(depth + 1, f"{name} = bounded({name} + msrl.mean(one * two))")
+            return
+        self.add(depth, f"for {new} in {self.fill('({n}, 0.5, {m})')}:")
+        size = self.rng.choice((1, 2))
+        self.add(depth + 1, f"{name} = {name} + 0.1 * msrl.mean(msrl.uniform(8, {size}))")
+        self.add(depth + 1, "for _ in msrl.epochs(2):")
+        draw = f"{new} * msrl.mean(msrl.uniform(8, 1))"
+        self.add(depth + 2, f"{name} = bounded({name} + {draw})")
+        if self.gradients and self.rng.random() < 0.5:
+            self.gradients -= 1
+            parts = f"({self.data}, {self.rng.choice(self.arrays)})"
+            self.add(depth + 2, f"for part in msrl.minibatches(2, {parts}):")
+            self.update(depth + 3, "*part")
+
     def swap(self, depth):
         one, two = self.rng.sample(self.numbers, 2)
         self.add(depth, f"{one}, {two} = {two}, 0.9 * {one}")
@@ -347,7 +373,7 @@ class Writer:
             (2 * (self.loops < 2), self.gradient), (1, self.statistics), (1, self.state),
             (1, self.listed), (1, self.helper), (1, self.swap), (1, self.backwards),
             (2, self.metric), (1, self.together), (2, self.table), (2, self.pair),
-            (1, self.function),
+            (1, self.function), (1, self.nest),
         )  # fmt: skip
         weights, writers = zip(*kinds, strict=True)
         self.rng.choices(writers, weights)[0](depth)
@@ -436,10 +462,12 @@ def _train(rng, keeps, carried, drawn, asynchronous):
     counts = not asynchronous and rng.random() < 0.3
     if counts:
         lines += ['        counts = {"updates": 0.0, "late": 0.0}']
-    lines += ["        for _ in msrl.iterations():"]
+    summed = not asynchronous and rng.random() < 0.3
+    lines += ["        for _ in msrl.iterations():"] + ["            summed = 0.25"] * summed
     step = rng.choice(("for t in msrl.steps():", "for t in range(4):"))
     lines += [f"            {step}", "                action = msrl.agent_act(obs)"]
     lines += ["                next_obs, final_obs, reward, ended, cut = msrl.env_step(action)"]
+    lines += ["                summed += 0.5 * ops.abs(reward)"] * summed
     shaped = "reward"
     if income:
         lines += ["                income = reward + 0.9 * income"]
@@ -475,6 +503,7 @@ def _train(rng, keeps, carried, drawn, asynchronous):
         lines += ['            counts["updates"] += 1.0', "            if msrl.env_steps() >= 16:"]
         lines += ['                counts["late"] = counts["updates"] + msrl.mean(batch.reward)']
     more = "{**metrics, **counts}" if counts else "metrics"
+    more = f"{{**{more}, 'summed': msrl.mean(summed)}}" if summed else more
     if late and not keeps:
         lines += ["            top = msrl.max(batch.reward)"]
         lines += ["            if msrl.env_steps() >= 16:", f"                {learn}"]

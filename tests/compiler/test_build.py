@@ -69,6 +69,9 @@ REFUSED = {
     "for x in ^obs[0]:\n    target = x": "a loop over this",
     "for k in (1, 2):\n    for i in msrl.epochs(k):\n"
     "        target = target + ^msrl.uniform(8, 1)": "a draw of other loops than in the turn",
+    "for i in range(3):\n    for k in (1, 2):\n"
+    "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a\n"
+    "    if msrl.mean(reward) > 0:\n        break": "in an unrolled loop",
     "for k in (1, 2):\n    if msrl.mean(reward) > 0:\n"
     "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a": "in an unrolled loop",
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",

@@ -35,6 +35,7 @@ FEWER = SEEDS if "MSRL_FUZZ" in os.environ else (2, 3)
 REFUSED = (
     "in an unrolled loop or comprehension",
     "put the minibatches outside",
+    "msrl.minibatches after another in this line that a condition may leave out",
     *random_policies.REFUSED,
 )
 """What programs may be refused for, see docs/add_an_algorithm.md, and schedules."""

@@ -67,7 +67,7 @@ class Loops:
         if any(self.frame.known(more[0]) != count for more in every[1:]):
             self.frame.fail(node.iter, "`zip` of other numbers of minibatches", "give all the same")
         values = [self.reader.expression(one[1]) for one in every]
-        if kind == "steps":
+        if kind in ("steps", "range"):
             self._spread_starts(node)
         index = LOOPS.get(kind, "i")
         target = getattr(node.target, "id", "")

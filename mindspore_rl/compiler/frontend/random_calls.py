@@ -107,11 +107,13 @@ class Drawing:
         between two unrolled ones, and of those that draw if no condition of the run does.
         """
         draft = self.draft
-        _, conditions = draft.unrolled_in or (0, 0)
+        _, around = draft.unrolled_in or (0, 0)
         name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
         if draft.unrolled and not draft.unrolled_apart and name in UNROLLED:
+            # Under a condition, a loop over minibatches counts its starts, here each turn its own.
+            least = 0 if name == "minibatches" else around
             draws = name in ("uniform", "replay_sample", "minibatches")
-            if not draws or conditions == draft.conditions:
+            if not draws or draft.conditions == least:
                 return
         if self.draft.unrolled:
             hint = "a call for each part, on lines of their own, or a loop over range(n)"
