@@ -67,7 +67,8 @@ class Loops:
         if any(self.frame.known(more[0]) != count for more in every[1:]):
             self.frame.fail(node.iter, "`zip` of other numbers of minibatches", "give all the same")
         values = [self.reader.expression(one[1]) for one in every]
-        if kind in ("steps", "range"):
+        inside = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        if any(self.frame.msrl_call(part) == "env_step" for part in inside):
             self._spread_starts(node)
         index = LOOPS.get(kind, "i")
         target = getattr(node.target, "id", "")
