@@ -440,9 +440,16 @@ class ExpressionReader:
         indices = {loop.index for loop in self.draft.loops}
         simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(rewritten))
         if not (simple and set(reads) <= indices) and condition not in reads:
+            if isinstance(rewritten, ast.UnaryOp) and isinstance(rewritten.op, ast.Not):
+                condition = Expr(self.opposite(rewritten.operand))  # of an array an array
             reads = [self.draft.result("glue", condition, reads).name]
             condition = Expr(reads[0])
         return condition, tuple(dict.fromkeys(reads))
+
+    def opposite(self, operand: ast.expr) -> ast.expr:
+        """Returns a call that computes `not operand`."""
+        name = self.draft.imported("mindspore_rl.rl.operators", "opposite")
+        return ast.Call(ast.Name(name, ast.Load()), [operand], [])
 
     def operands(self, node: ast.BoolOp) -> list[ast.expr]:
         """Returns the operands of `and` or `or` that may be its value, given what is known."""

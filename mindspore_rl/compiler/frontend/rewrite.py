@@ -146,7 +146,7 @@ class Rewriter(ast.NodeTransformer):
         if not isinstance(part, Perhaps):
             return ast.Constant(bool(self.reader.frame.holds(node)))
         given = self.reader.operand(part.given, node, self.reads)
-        return given if there else self._call("opposite", given)
+        return given if there else self.reader.opposite(given)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
         if not isinstance(node.op, ast.Not):
@@ -154,7 +154,7 @@ class Rewriter(ast.NodeTransformer):
         operand = self.condition(node.operand)
         if isinstance(operand, ast.Constant):
             return ast.Constant(not operand.value)
-        return self._call("opposite", operand)
+        return self.reader.opposite(operand)
 
     def _call(self, operator: str, *args: ast.expr) -> ast.expr:
         """Returns a call of one of `rl.operators`."""
