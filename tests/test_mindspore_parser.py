@@ -184,6 +184,10 @@ class Natural(Middle):
 
     def joined(self, x):
         pairs = list(zip(self.pairs, [(x[:1], x[1:2]), *self.pairs[:-1]], strict=True))
+        first, second = pairs[0][0]
+        before = first.clone()
+        ops.assign(first, second)
+        ops.assign(second, before)
         for old, new in reversed(pairs):
             for one, other in zip(old, new, strict=True):
                 ops.assign(one, other)
@@ -219,6 +223,8 @@ class Natural(Middle):
             total = total + one * other
         for one, factor in itertools.product(several, itertools.repeat(0.5, 2)):
             total = total + one * factor
+        for one in map(lambda one, other: one * other * x, several, itertools.islice(several, 2)):
+            total = total + one
         for one in itertools.chain.from_iterable([several, several]):
             total = 0.5 * total + one
         total = total + sum(a * b for a in several for b in (0.5, 2.0) if b > 0.5)

@@ -31,6 +31,7 @@ from mindspore_rl.platform import one_type, python_in_graphs, refused_python
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
+CLONE = "clone_by_msrl"
 CHAIN, MERGED, REDUCTIONS = "chain_by_msrl", "merged_by_msrl", "reductions_by_msrl"
 CHANGING = parser.parse_expr_statement_white_list
 LISTING = ("get_parameters", "trainable_params")
@@ -167,6 +168,8 @@ class _Forms(Matches):
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
+            case ast.Call(ast.Attribute(owner, "clone"), [], []):
+                return _called(CLONE, call, owner)
             case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
                 call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
             case ast.Call(ast.Attribute(owner, ("max" | "min") as method), [_, *_], []):
@@ -287,7 +290,7 @@ def _parse_forms(self: Any) -> Any:
     if users:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
         ours |= {CHAIN: python_in_graphs.chain, MERGED: python_in_graphs.merged}
-        ours[REDUCTIONS] = python_in_graphs.reductions
+        ours |= {REDUCTIONS: python_in_graphs.reductions, CLONE: python_in_graphs.clone}
         self.global_namespace.dicts[0].update(ours)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:

@@ -35,6 +35,16 @@ def accumulated(function: Any, values: Any, *first: Any) -> Any:
     return found
 
 
+def mapped(function: Any, *several: Any) -> Any:
+    """Computes `map`, also with a function that reads names around it."""
+    return tuple([function(*given) for given in zip(*several)])  # noqa: B905
+
+
+def islice(values: Any, *ends: Any) -> Any:
+    """Computes `itertools.islice`."""
+    return tuple(values)[slice(*ends)]
+
+
 def chain(*several: Any) -> Any:
     """Computes `itertools.chain`."""
     found: tuple = ()
@@ -71,6 +81,11 @@ def merged(*several: Any) -> Any:
     return found
 
 
+def clone(owner: Any) -> Any:
+    """Computes `owner.clone()`, which MindSpore does not compile of arrays."""
+    return owner.copy() if isinstance(owner, Tensor) else owner.clone()
+
+
 def union(one: Any, other: Any) -> Any:
     """Computes `one | other` of dictionaries."""
     return merged(one, other)
@@ -105,8 +120,10 @@ GIVEN = {
     functools.reduce: reduce,
     itertools.accumulate: accumulate,
     itertools.chain: chain,
+    itertools.islice: islice,
     itertools.pairwise: pairwise,
     itertools.product: product,
     itertools.repeat: repeat,
+    map: mapped,
     reversed: backwards,
 }
