@@ -237,6 +237,7 @@ class Natural(Middle):
             self.updated(x[:1]),
             self.joined(x),
             self.of_parts(x),
+            (x * x[:, None]).argmax() - ops.stack([x, 2.0 * x]).argmax(),
             self.scaled(x) + Natural.scaled(x),
             self.metrics(x),
             x * 10**-3 + 10**12 % 7 + self.places**-1,

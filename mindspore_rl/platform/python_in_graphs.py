@@ -86,6 +86,11 @@ def clone(owner: Any) -> Any:
     return owner.copy() if isinstance(owner, Tensor) else owner.clone()
 
 
+def argmax(owner: Any) -> Any:
+    """Computes `owner.argmax()` over all of an array; MindSpore takes its last axis."""
+    return owner.argmax(None) if isinstance(owner, Tensor) else owner.argmax()
+
+
 def union(one: Any, other: Any) -> Any:
     """Computes `one | other` of dictionaries."""
     return merged(one, other)
@@ -127,3 +132,5 @@ GIVEN = {
     map: mapped,
     reversed: backwards,
 }
+OF_ARRAYS = {"argmax": argmax, "clone": clone}
+"""Functions for methods of arrays that are called without arguments."""
