@@ -196,8 +196,11 @@ class Natural(Middle):
     def parts(self, x):
         return Parts(double=2.0 * x, half=0.5 * x)
 
+    def halved(self, x, times):
+        return x if times == 0 else self.halved(0.5 * x, times - 1)
+
     def of_parts(self, x):
-        parts = self.parts(x)
+        parts = self.parts(self.halved(x, 3))
         double, half = self.parts(parts.half)
         return parts.double - double * half
 
