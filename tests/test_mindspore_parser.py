@@ -240,6 +240,7 @@ class Natural(Middle):
             self.updated(x[:1]),
             self.joined(x),
             self.of_parts(x),
+            [part(x) for part in [functools.partial(scaled, by=2.0**k) for k in range(3)]],
             (x * x[:, None]).argmax() - ops.stack([x, 2.0 * x]).argmax(),
             self.scaled(x) + Natural.scaled(x),
             self.metrics(x),

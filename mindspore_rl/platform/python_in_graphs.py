@@ -10,6 +10,15 @@ from mindspore.ops import functional
 from mindspore.ops.primitive import constexpr
 
 
+def partial(function: Any, *args: Any, **named: Any) -> Any:
+    """Computes `functools.partial`; MindSpore gives two of a function the arguments of one."""
+
+    def call(*given: Any, **others: Any) -> Any:
+        return function(*args, *given, **named, **others)
+
+    return call
+
+
 def backwards(values: Any) -> Any:
     """Computes `reversed(values)`."""
     return tuple(values)[::-1]
@@ -122,6 +131,7 @@ def _known(x: Any, y: Any) -> Any:
 _whole_power, _whole_rest = constexpr(operator.pow), constexpr(operator.mod)
 
 GIVEN = {
+    functools.partial: partial,
     functools.reduce: reduce,
     itertools.accumulate: accumulate,
     itertools.chain: chain,
