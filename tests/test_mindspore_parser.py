@@ -188,6 +188,10 @@ class Natural(Middle):
 
     def joined(self, x):
         pairs = list(zip(self.pairs, [(x[:1], x[1:2]), *self.pairs[:-1]], strict=True))
+        first, second = pairs[0][0]
+        before = first.clone()
+        ops.assign(first, second)
+        ops.assign(second, before)
         for old, new in reversed(pairs):
             for one, other in zip(old, new, strict=True):
                 ops.assign(one, other)
@@ -196,8 +200,11 @@ class Natural(Middle):
     def parts(self, x):
         return Parts(double=2.0 * x, half=0.5 * x)
 
+    def halved(self, x, times):
+        return x if times == 0 else self.halved(0.5 * x, times - 1)
+
     def of_parts(self, x):
-        parts = self.parts(x)
+        parts = self.parts(self.halved(x, 3))
         double, half = self.parts(parts.half)
         return parts.double - double * half
 
@@ -223,6 +230,8 @@ class Natural(Middle):
             total = total + one * other
         for one, factor in itertools.product(several, itertools.repeat(0.5, 2)):
             total = total + one * factor
+        for one in map(lambda one, other: one * other * x, several, itertools.islice(several, 2)):
+            total = total + one
         for one in itertools.chain.from_iterable([several, several]):
             total = 0.5 * total + one
         total = total + sum(a * b for a in several for b in (0.5, 2.0) if b > 0.5)
@@ -241,6 +250,8 @@ class Natural(Middle):
             self.updated(x[:1]),
             self.joined(x),
             self.of_parts(x),
+            [part(x) for part in [functools.partial(scaled, by=2.0**k) for k in range(3)]],
+            (x * x[:, None]).argmax() - ops.stack([x, 2.0 * x]).argmax(),
             self.scaled(x) + Natural.scaled(x),
             self.metrics(x),
             x * 10**-3 + 10**12 % 7 + self.places**-1,

@@ -30,6 +30,7 @@ from mindspore.ops.composite import multitype_ops
 
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import one_type, python_in_graphs, refused_python
+from mindspore_rl.platform.python_in_graphs import OF_ARRAYS
 from mindspore_rl.platform.user_modules import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
@@ -169,6 +170,8 @@ class _Forms(Matches):
             case ast.Call(ast.Name("self")):
                 construct = ast.Attribute(call.func, "construct", ast.Load())
                 call.func = ast.copy_location(construct, call.func)
+            case ast.Call(ast.Attribute(owner, method), [], []) if method in OF_ARRAYS:
+                return _called(f"{method}_by_msrl", call, owner)
             case ast.Call(ast.Attribute(several, "from_iterable"), [values], []):
                 call.func, call.args = several, [_at(ast.Starred(values, ast.Load()), values)]
             case ast.Call(ast.Attribute(owner, ("max" | "min") as method), [_, *_], []):
@@ -311,6 +314,7 @@ def _parse_forms(self: Any) -> Any:
         ours = {SETS: set_data, one_type.AS_ARRAY: one_type.as_array, LISTED: parameters}
         ours |= {CHAIN: python_in_graphs.chain, MERGED: python_in_graphs.merged}
         ours[REDUCTIONS] = python_in_graphs.reductions
+        ours |= {f"{method}_by_msrl": function for method, function in OF_ARRAYS.items()}
         self.global_namespace.dicts[0].update(ours | others)  # as MindSpore adds its own
     code, known = self.fn.__code__, parser.Parser.ast_cache
     if id(code) not in known:

@@ -11,6 +11,15 @@ from mindspore.ops import functional
 from mindspore.ops.primitive import constexpr
 
 
+def partial(function: Any, *args: Any, **named: Any) -> Any:
+    """Computes `functools.partial`; MindSpore gives two of a function the arguments of one."""
+
+    def call(*given: Any, **others: Any) -> Any:
+        return function(*args, *given, **named, **others)
+
+    return call
+
+
 def backwards(values: Any) -> Any:
     """Computes `reversed(values)`."""
     return tuple(values)[::-1]
@@ -34,6 +43,16 @@ def accumulated(function: Any, values: Any, *first: Any) -> Any:
     for value in values[1:]:
         found = (*found, function(found[-1], value))
     return found
+
+
+def mapped(function: Any, *several: Any) -> Any:
+    """Computes `map`, also with a function that reads names around it."""
+    return tuple([function(*given) for given in zip(*several)])  # noqa: B905
+
+
+def islice(values: Any, *ends: Any) -> Any:
+    """Computes `itertools.islice`."""
+    return tuple(values)[slice(*ends)]
 
 
 def chain(*several: Any) -> Any:
@@ -78,6 +97,16 @@ def merged(*several: Any) -> Any:
     return found
 
 
+def clone(owner: Any) -> Any:
+    """Computes `owner.clone()`, which MindSpore does not compile of arrays."""
+    return owner.copy() if isinstance(owner, Tensor) else owner.clone()
+
+
+def argmax(owner: Any) -> Any:
+    """Computes `owner.argmax()` over all of an array; MindSpore takes its last axis."""
+    return owner.argmax(None) if isinstance(owner, Tensor) else owner.argmax()
+
+
 def union(one: Any, other: Any) -> Any:
     """Computes `one | other` of dictionaries."""
     return merged(one, other)
@@ -109,12 +138,17 @@ def _known(x: Any, y: Any) -> Any:
 _whole_power, _whole_rest = constexpr(operator.pow), constexpr(operator.mod)
 
 GIVEN = {
+    functools.partial: partial,
     functools.reduce: reduce,
     itertools.accumulate: accumulate,
     itertools.chain: chain,
+    itertools.islice: islice,
     itertools.pairwise: pairwise,
     itertools.product: product,
     itertools.repeat: repeat,
+    map: mapped,
     reversed: backwards,
     zip: zipped,
 }
+OF_ARRAYS = {"argmax": argmax, "clone": clone}
+"""Functions for methods of arrays that are called without arguments."""

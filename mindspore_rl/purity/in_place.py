@@ -11,6 +11,7 @@ import inspect
 import linecache
 import sys
 import textwrap
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -44,21 +45,32 @@ def watch_changes(outermost: FrameType) -> Iterator[tuple[list[str], list[str]]]
         outermost: the frame that holds the arguments of the functions.
 
     Yields: in-place changes of objects that something else refers to; and slices of Parameters
-        (MindSpore keeps `weight[:, :k]` of before an update in the same cell).
+        (MindSpore keeps `weight[:, :k]` of before an update in the same cell), and entries of
+        them that changed while a name held them.
     """
     changes, slices = list[str](), list[str]()
+    views: list[tuple[weakref.ref, np.ndarray, str]] = []
 
     def note(frame: FrameType, event: Any, _: Any) -> None:
         if event == "return" and is_users(frame.f_globals.get("__name__", "")):
+            for view, was, place in views:
+                now = view()
+                if now is not None and not np.array_equal(now.asnumpy(), was, equal_nan=True):
+                    slices.append(place)
             for text, line, value in _changed(frame):
                 if _held(value, text, frame, outermost):
                     changes.append(_at(text, line, frame))
 
     def read(self: Parameter, index: Any) -> Any:
         frame = sys._getframe(1)
-        if isinstance(index, (slice, tuple)) and is_users(frame.f_globals.get("__name__", "")):
-            slices.append(_at(self.name, frame.f_lineno, frame))
-        return Tensor.__getitem__(self, index)
+        found = Tensor.__getitem__(self, index)
+        if is_users(frame.f_globals.get("__name__", "")):
+            place = _at(self.name, frame.f_lineno, frame)
+            if isinstance(index, (slice, tuple)):
+                slices.append(place)
+            elif isinstance(index, int):  # in Python, it changes with the Parameter
+                views.append((weakref.ref(found), np.array(found.asnumpy()), place))
+        return found
 
     Parameter.__getitem__ = read  # also one without a name, nets[0].weight[:, :2]
     try:

@@ -123,10 +123,20 @@ def named_result(function: Callable, only_tuples: bool = False) -> Named | None:
     Raises:
         ProgramError: its returns give results with other names.
     """
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    if code in _reading:  # a function that calls itself
+        return None
+    _reading.add(code)
     try:
         return _copy(function, {}, only_tuples)[1]
     except (OSError, TypeError, SyntaxError):  # no source
         return None
+    finally:
+        _reading.discard(code)
+
+
+_reading = set[Any]()
+"""The code of functions whose results are being found."""
 
 
 def _copy(
@@ -263,7 +273,7 @@ class _Fields(ast.NodeVisitor):
             names = fields_of(callee)
             return Named(callee, tuple((name, self.named(given.get(name))) for name in names))
         if node not in self._results:
-            written = _is_written(callee) and callee is not self.function
+            written = _is_written(callee) and callee != self.function
             self._results[node] = named_result(callee, self.only_tuples) if written else None
         return self._results[node]
 

@@ -7,7 +7,7 @@ import sys
 
 import mindspore as ms
 import pytest
-from mindspore import nn
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.graph.api import _cell_graph_executor
 
 from mindspore_rl.compiler.analysis.compiled_ops import SOURCE
@@ -15,6 +15,7 @@ from mindspore_rl.errors import ProgramError
 from mindspore_rl.mindir.graph import graph_of, read
 from mindspore_rl.platform import mindspore_device
 from mindspore_rl.purity.calls import watch
+from mindspore_rl.purity.in_place import watch_changes
 from tests.compiler.programs import analyse_with
 from tests.tiers import quick
 
@@ -288,6 +289,21 @@ def test_a_slice_of_a_parameter_is_told(part, tmp_path):
 
 def test_rows_of_a_parameter_may_be_taken(tmp_path):
     _parts_of_a_weight(tmp_path, "(weight[0] + ops.narrow(weight, 0, 0, 1) + (1.0 * weight)[:1])")
+
+
+def test_an_entry_that_an_update_changes_is_told():
+    """In Python it changes with its Parameter, which a compiled graph's does not."""
+    counts = Parameter(Tensor([1.0, 2.0]), name="counts")
+
+    def change(keep):
+        before = counts[0] + 0.0 if keep else counts[0]
+        ops.assign(counts, counts + counts[1])
+        return counts[0] - before
+
+    for keep in (True, False):
+        with watch_changes(sys._getframe()) as (_, told):
+            change(keep)
+        assert len(told) == 1 - keep
 
 
 OWN = """

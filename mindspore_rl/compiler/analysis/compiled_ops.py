@@ -252,7 +252,8 @@ INSTEAD = (
 
 def _not_compiled(op: Op, message: str) -> str:
     """Returns the lines of an operation that MindSpore does not compile, and its reason."""
-    text = next(iter(message.strip().splitlines()), "")
+    lines = (line for line in message.splitlines() if line.strip("- ") and line[:2] != "- ")
+    text = next(lines, "")
     text = re.split(r" You can use os\.environ| Try to set jit_syntax_level", text)[0]
     inside = _users_line(message)
     python = re.search(r"'(max|min)\(", text)
