@@ -289,6 +289,10 @@ def read_later(self, x):
     return scale
 
 
+def scaled_by_each(self, x):
+    return sum(scaled(x) for scaled in [lambda v: v * by for by in (1.0, 2.0)])  # noqa: B023
+
+
 def same_cell(self, x):
     return x if self.means[0] is self.means[1] else 2.0 * x
 
@@ -305,6 +309,7 @@ def tried(self, x):
     [
         (tried, "no `try`: leave it out"),
         (read_later, "`scale`, which changes before it is called"),
+        (scaled_by_each, "lambda that reads `by` of a comprehension"),
         (same_cell, r"`self.means\[0\] is self.means\[1\]` may compare objects"),
     ],
 )

@@ -21,7 +21,27 @@ def instead_of(node: ast.AST) -> str:
         return "`else` of a loop: write it after the loop, under a condition"
     if isinstance(node, ast.Delete) and not all(isinstance(n, ast.Name) for n in node.targets):
         return "`del` of an entry: make a dictionary or list without it"
+    if name := _of_comprehension(node):
+        return (
+            f"lambda that reads `{name}` of a comprehension, of which Python keeps the last: keep "
+            "each by functools.partial"
+        )
     return INSTEAD.get(type(node), "")
+
+
+def _of_comprehension(node: ast.AST) -> str:
+    """Returns a name of a comprehension that the lambdas that it makes read; empty if none do."""
+    if not isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
+        return ""
+    made = node.value if isinstance(node, ast.DictComp) else node.elt
+    own = {n.id for one in node.generators for n in ast.walk(one.target) if isinstance(n, ast.Name)}
+    for part in getattr(made, "elts", [made]):
+        if isinstance(part, ast.Lambda):
+            read = {n.id for n in ast.walk(part.body) if isinstance(n, ast.Name)}
+            found = (own & read) - {arg.arg for arg in ast.walk(part) if isinstance(arg, ast.arg)}
+            if found:
+                return min(found)
+    return ""
 
 
 def changed_later(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str]]:
