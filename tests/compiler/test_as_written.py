@@ -1,5 +1,6 @@
 """The loop as people write it: losses inside `learn`, networks in lists, lists that grow."""
 
+import dataclasses
 import re
 
 import pytest
@@ -835,6 +836,13 @@ def test_a_changed_program_equals_the_reference(case, tmp_path):
     parts, *policy = EQUAL[case]
     file = program_with(tmp_path, **parts)
     job = inproc.request(file, *(policy or ["MultipleLearners"]), 3, num_steps=4)
+    assert inproc.differences(job, tmp_path) == []
+
+
+def test_draws_of_several_sizes_are_compiled(tmp_path):
+    lines = "target = target + sum(msrl.mean(msrl.uniform(8, k)) for k in (1, 2))"
+    job = inproc.request(program_with(tmp_path, learn=lines), "MultipleLearners", 1, num_steps=4)
+    job = dataclasses.replace(job, compiled=True, record=())
     assert inproc.differences(job, tmp_path) == []
 
 

@@ -29,8 +29,9 @@ class NoiseTable(nn.Cell):
         super().__init__()
         self.rows, self.size = rows, size
         lanes = np.array(env_indices) if agents is None else agents.lanes(np.array(env_indices))
-        self.schedule = _given(schedule(seed, stream(purpose)), f"schedule of {purpose}")
-        self.lanes = _given(Tensor(lanes.astype(np.int32)), f"lanes of {purpose}")
+        name = f"{purpose}, {size}"  # a call in an unrolled loop may draw several sizes
+        self.schedule = _given(schedule(seed, stream(purpose)), f"schedule of {name}")
+        self.lanes = _given(Tensor(lanes.astype(np.int32)), f"lanes of {name}")
         self.turns = Tensor(np.arange(rows, dtype=np.int32))
         self.shape = (rows, len(env_indices), len(agents.share), size) if agents else ()
 

@@ -22,7 +22,7 @@ class RandomTables:
 
     def __init__(self, seed: int, env_indices: range, agents: random.Agents | None) -> None:
         self._seed, self._env_indices, self._agents = seed, np.array(env_indices), agents
-        self._tables: dict[str, tuple[int, np.ndarray]] = {}
+        self._tables: dict[tuple[str, int], tuple[int, np.ndarray]] = {}
 
     def uniform(
         self, purpose: str, iteration: int, rows: int, size: int, by_agent: bool = False
@@ -42,7 +42,7 @@ class RandomTables:
         def draw(steps: np.ndarray) -> np.ndarray:
             return random.uniform(self._seed, stream, steps, self._env_indices, size, agents)
 
-        return self._drawn(purpose, iteration, rows, draw)
+        return self._drawn((purpose, size), iteration, rows, draw)
 
     def permutations(
         self, purpose: str, iteration: int, rounds: int, num_steps: int, steps: int
@@ -63,21 +63,23 @@ class RandomTables:
             order = random.permutations(self._seed, stream, turns, self._env_indices, segments)
             return (order * (steps * count) + np.arange(count)).astype(np.int32)
 
-        return self._drawn(purpose, iteration, rounds, draw)
+        return self._drawn((purpose, segments), iteration, rounds, draw)
 
     def _drawn(
-        self, purpose: str, iteration: int, rows: int, draw: Callable[[np.ndarray], Any]
+        self, key: tuple[str, int], iteration: int, rows: int, draw: Callable[[np.ndarray], Any]
     ) -> np.ndarray:
         """Returns an iteration's rows of a table, which is drawn for some iterations in advance.
 
+        A call in an unrolled loop may have several tables, of other sizes, for one purpose.
+
         A draw takes 130 us even for few numbers, as long as an iteration of a small program.
         """
-        first, table = self._tables.get(purpose, (0, None))
+        first, table = self._tables.get(key, (0, None))
         at = (iteration - first) * rows
         if table is None or not 0 <= at < len(table):
             table = draw(np.arange(iteration * rows, (iteration + 1) * rows))
             ahead = SIZE // table.size
-            if ahead > 1 and purpose in self._tables:  # not for a purpose that is drawn only once
+            if ahead > 1 and key in self._tables:  # not for what is drawn only once
                 table = draw(np.arange(iteration * rows, (iteration + ahead) * rows))
-            self._tables[purpose], at = (iteration, table), 0
+            self._tables[key], at = (iteration, table), 0
         return table[at : at + rows]
