@@ -839,9 +839,22 @@ def test_a_changed_program_equals_the_reference(case, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-def test_draws_of_several_sizes_are_compiled(tmp_path):
-    lines = "target = target + sum(msrl.mean(msrl.uniform(8, k)) for k in (1, 2))"
-    job = inproc.request(program_with(tmp_path, learn=lines), "MultipleLearners", 1, num_steps=4)
+AS_TRAINED = """
+total = sum(msrl.mean(msrl.uniform(8, k)) for k in (1, 2))
+for _ in msrl.epochs(3):
+    for by in (1.0, 0.5):
+        (kept,) = msrl.replay_sample(8)
+        total = total + by * msrl.mean(kept)
+target = target + total
+"""
+
+
+def test_draws_of_unrolled_loops_as_trained(tmp_path):
+    """Without recorded marks a loop is one cell, whose draws are made ahead."""
+    loop = "msrl.replay_insert(reward + obs[:, 0], keep=64)"
+    told = ('"loss": means[0]', '"loss": means[0], "total": total')
+    file = program_with(tmp_path, [told], learn=AS_TRAINED, loop=loop)
+    job = inproc.request(file, "MultipleLearners", 1, num_steps=4)
     job = dataclasses.replace(job, compiled=True, record=())
     assert inproc.differences(job, tmp_path) == []
 

@@ -7,7 +7,7 @@ iteration instead of one per update.
 
 from dataclasses import replace
 
-from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, num_turns, turn_index, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, num_turns, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.plan.value import Value
 
@@ -31,9 +31,9 @@ def draw_ahead(items: tuple[Item, ...], values: dict[str, Value]) -> tuple[Item,
             sides = draw_ahead(item.body, values), draw_ahead(item.orelse, values)
             result.append(replace(item, body=sides[0], orelse=sides[1]))
         elif isinstance(item, Loop) and _can(item, values):
-            draws: list[Op] = []
-            loop = _without_draws(item, (), draws, values)
-            result += [*draws, loop]
+            draws: dict[str, Op] = {}
+            loop = _without_draws(item, draws, values)
+            result += [*draws.values(), loop]
         else:
             result.append(item)
     return tuple(result)
@@ -53,34 +53,38 @@ def _compiles(op: Op) -> bool:
     return op.kind == "replay_draw" and op.attr["compiles"]
 
 
-def _without_draws(
-    loop: Loop, around: tuple[Loop, ...], draws: list[Op], values: dict[str, Value]
-) -> Loop:
-    loops, body = (*around, loop), list[Item]()
+def _without_draws(loop: Loop, draws: dict[str, Op], values: dict[str, Value]) -> Loop:
+    """Moves the draws out of a loop.
+
+    Args:
+        loop: the loop.
+        draws: the moved draws, by the tables of their random numbers; those of the turns of an
+            unrolled loop have rows of one table.
+        values: see `draw_ahead`.
+    """
+    body = list[Item]()
     ops = [item for item in loop.body if isinstance(item, Op)]
     drawn = {op.name: op for op in ops if _compiles(op)}
     rows = {op.targets[0]: op for op in ops if op.kind == "index"}
     used = {rows[op.args[0]].name for op in drawn.values()}
     for item in loop.body:
         if isinstance(item, Loop):
-            body.append(_without_draws(item, loops, draws, values))
+            body.append(_without_draws(item, draws, values))
         elif item.name in drawn:
             draw = drawn[item.name]
-            stacks = tuple(f"{name}_of_all" for name in draw.targets)
-            for name, stack in zip(draw.targets, stacks, strict=True):
-                values[stack] = values[name].behind(num_turns(loops))
-                body.append(_row(draw, name, stack, loops))
-            table = rows[draw.args[0]].args[0]
-            inner = {draw.args[0], *(one.index for one in loops)}
-            reads = (table, *(name for name in draw.reads if name not in inner))
-            draws.append(replace(draw, targets=stacks, args=(table,), reads=reads))
+            row = rows[draw.args[0]]
+            table, place = row.args
+            if table not in draws:
+                stacks = tuple(f"{name}_of_all" for name in draw.targets)
+                for name, stack in zip(draw.targets, stacks, strict=True):
+                    values[stack] = values[name].behind(values[table].shape[0])
+                inner = {draw.args[0], *row.reads}
+                reads = (table, *(name for name in draw.reads if name not in inner))
+                draws[table] = replace(draw, targets=stacks, args=(table,), reads=reads)
+            for name, stack in zip(draw.targets, draws[table].targets, strict=True):
+                reads = (stack, *(read for read in row.reads if read != table))
+                args = (Expr(stack), place)
+                body.append(Op(f"index:{name}", "index", (name,), args, reads, draw.where))
         elif item.name not in used:
             body.append(item)
     return replace(loop, body=tuple(body))
-
-
-def _row(draw: Op, target: str, stack: str, loops: tuple[Loop, ...]) -> Op:
-    """Makes the operation that takes this turn's row of a hoisted draw."""
-    reads = (stack, *(loop.index for loop in loops))
-    args = (Expr(stack), turn_index(loops))
-    return Op(f"index:{target}", "index", (target,), args, reads, draw.where)
