@@ -123,9 +123,9 @@ def compare_records(
     turns: dict[str, dict[int, dict[int, np.ndarray]]] = {}
     inside: dict[str, int] = {}
     for site, first, value in _recorded(run_dir, iteration):
-        place, turn, passed, *_ = [*site.split("."), "0", "1"]
-        turns.setdefault(place, {}).setdefault(int(turn), {})[first] = value
-        inside[place] = int(passed) if site.count(".") > 1 else 1
+        place, *numbers = site.split(".")
+        turn, inside[place] = [*map(int, numbers), *(0, 1)[len(numbers) :]]
+        turns.setdefault(place, {}).setdefault(turn, {})[first] = value
     found = [
         Compared(iteration, site, math.inf, "the reference did not pass it")
         for site in sorted(turns.keys() - expected)
@@ -136,18 +136,18 @@ def compare_records(
             found.append(Compared(iteration, site, math.inf, "the job did not pass it"))
             continue
         got = [turns[site][turn] for turn in sorted(turns[site])]
-        numbers, inner = {len(v) for values in got for v in values.values()}, inside[site]
-        uneven = len(numbers) > 1 or not inner or any(number % inner for number in numbers)
+        lengths, inner = {len(v) for values in got for v in values.values()}, inside[site]
+        uneven = len(lengths) > 1 or not inner or any(length % inner for length in lengths)
         if uneven and sum(len(next(iter(v.values()))) for v in got) == len(passes):
             found.append(Compared(iteration, site, uneven=True))  # it is not known which turns
             continue
-        if numbers != {len(passes) // len(got)} or len(passes) % len(got):
-            wrong = f"passed {len(got)} x {numbers} times, expected {len(passes)}"
+        if lengths != {len(passes) // len(got)} or len(passes) % len(got):
+            wrong = f"passed {len(got)} x {lengths} times, expected {len(passes)}"
             found.append(Compared(iteration, site, math.inf, wrong))
             continue
         pairs = [
             (value[row].ravel(), passes[(row - at) * len(got) + turn * inner + at], first)
-            for row, at in ((row, row % inner) for row in range(*numbers))
+            for row, at in ((row, row % inner) for row in range(*lengths))
             for turn, values in enumerate(got)
             for first, value in sorted(values.items())
         ]

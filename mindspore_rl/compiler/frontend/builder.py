@@ -183,7 +183,7 @@ class Draft:
         outer, several = self.unrolled_in, count > 1
         if several and outer is None:
             self.unrolled_in = (len(self.loops), self.conditions)
-        apart = several and self.unrolled_in[:1] != (len(self.loops),)  # type: ignore[index]
+        apart = several and outer is not None and outer[0] != len(self.loops)
         self.unrolled += several
         self.unrolled_apart += apart
         try:

@@ -1,14 +1,24 @@
 """Random calls: numbers, permutations, windows and minibatches, drawn anew each turn."""
 
 import ast
-import os
+import functools
 from dataclasses import replace
 
 from mindspore_rl.compiler.frontend.builder import UNROLLED
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.records import flattened, unflattened
 from mindspore_rl.compiler.frontend.scope import Struct, Var
-from mindspore_rl.compiler.ir.ir import Expr, Item, Loop, Op, num_turns, turn_index, walk, with_ops
+from mindspore_rl.compiler.ir.ir import (
+    Expr,
+    Item,
+    Loop,
+    Op,
+    common,
+    num_turns,
+    turn_index,
+    walk,
+    with_ops,
+)
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.plan.plan import SHUFFLES
 
@@ -80,7 +90,7 @@ class Drawing:
             for table in (ops[drawn.name] for drawn in tables.values()):
                 attrs = {k: v * count if k in keys else v for k, v in table.attrs}
                 changed[table.name] = replace(table, attrs=tuple(attrs.items()))
-            around = _shared([loops for _, loops in turns])
+            around = len(functools.reduce(common, (tuple(loops) for _, loops in turns)))
             for number, (turn, loops) in enumerate(turns):
                 inside = loops[around:]
                 own, first = turn_index(loops[:around]), number * num_turns(inside)
@@ -219,12 +229,6 @@ class Drawing:
         draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))
         draft.scope = inner
         return row
-
-
-def _shared(nests: list[list[Loop]]) -> int:
-    """Returns how many of the outermost loops are around each of several operations."""
-    names = [[loop.name for loop in loops] for loops in nests]
-    return len(os.path.commonprefix(names))  # of lists, too
 
 
 def _divisor(total: int, near: int) -> int:

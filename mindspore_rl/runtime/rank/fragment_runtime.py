@@ -210,10 +210,10 @@ class FragmentRuntime(ShareRuntime):
         """
         if value is not None and (axis is not None or self.rank.replica == 0):
             rows = ... if made_in is None else to_host(made_in) == self.rank.iteration + 1
-            agents = self.rank.agents
-            split = agents is not None and len(agents.share) < agents.count
-            own = len(agents.share) if agents is not None and split else len(self.env_indices)
-            place = "|" if axis is None else f"{axis}|{own}"
+            agents, own = self.rank.agents, self.env_indices
+            if agents is not None and len(agents.share) < agents.count:
+                own = agents.share
+            place = "|" if axis is None else f"{axis}|{len(own)}"
             self._records[f"{key}|{place}"] = to_host(value)[rows].copy()
 
     # ---- the iteration boundary ------------------------------------------------------------
