@@ -114,24 +114,30 @@ class Held:
 
     def _run(self, case: Case) -> Row:
         from mindspore_rl.checking import held, plain  # noqa: PLC0415
+        from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
         from mindspore_rl.compiler import pipeline  # noqa: PLC0415  (imports MindSpore)
 
         request = self._request(case)
         self._number += 1
-        run_dir = self.folder / f"{self._number}"
-        run_dir.mkdir(parents=True)
+        folders = [self.folder / f"{self._number}{name}" for name in ("", "-recorded")]
+        for folder in folders:
+            folder.mkdir(parents=True)
         with suggested(request.algorithm, request.config.env):
-            plan, cut = pipeline.prepare(request, run_dir, self._see)
+            plan, cut = pipeline.prepare(request, folders[0], self._see)
         if plan.arrivals is not None:
-            return self._replayed(case, request, plan, run_dir)
+            return self._replayed(case, request, plan, folders[0])
+        recorded, _ = pipeline.prepare(replace(request, record=MARKS), folders[1])
         carried = held.names_in_source(plan, cut)
         unread = held.unread_sites(cut)
         self.unread.update(unread)
         reference = self._reference(request, carried)
+        loop = reference, self.iterations, unread
         try:
-            native, found = held.run_held(plan, run_dir, reference, self.iterations, unread)
+            native, as_trained = held.run_held(plan, folders[0], *loop)
+            _, found = held.run_held(recorded, folders[1], *loop)
         except (JobFailure, MsrlError) as error:
             return Row(case, FAILED, str(error))
+        found += as_trained
         self.uneven.update(one.name for one in found if one.uneven)
         row = Row(
             case,
@@ -187,13 +193,11 @@ class Held:
         )
 
     def _request(self, case: Case) -> Any:
-        """Makes the request of a case, with sizes reduced.
+        """Makes the request of a case as it trains, with sizes reduced.
 
         Raises:
             PolicyError: the policy cannot run the environment.
         """
-        from mindspore_rl.checking.compared import MARKS  # noqa: PLC0415
-
         job = replace(
             jobs.with_file(self.job),
             policy=case.file,
@@ -201,7 +205,7 @@ class Held:
             cells=case.cells,
             timeout=TIMEOUT_S,
         )
-        more: dict[str, Any] = {"num_iterations": self.iterations, "record": MARKS}
+        more: dict[str, Any] = {"num_iterations": self.iterations}
         if job.device == "gpu":
             more["device"] = "GPU"
         request = jobs.request(job, **more)

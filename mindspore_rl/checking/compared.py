@@ -32,6 +32,7 @@ class Compared:
         wrong: a text on entries that differ by more than rounding; empty if none do.
         mean: the mean difference, in the same unit.
         uneven: whether it was not compared, for a condition left out some turns of a loop.
+        as_trained: whether the job recorded no values at marks, see `held.run_held`.
     """
 
     iteration: int | None
@@ -40,6 +41,7 @@ class Compared:
     wrong: str = ""
     mean: float = 0.0
     uneven: bool = False
+    as_trained: bool = False
 
     def __str__(self) -> str:
         place = "" if self.iteration is None else f"iteration {self.iteration}: "

@@ -57,9 +57,12 @@ def run_held(
 ) -> tuple[dict[str, bool], list[Compared]]:
     """Runs a job whose iterations start from the plain loop's states, and compares its values.
 
+    A job whose plan records no marks has the cells of a training: loops that recorded values would
+    divide are one cell, with their draws made ahead. Its metrics and its state are compared.
+
     Args:
-        plan: the job's plan, lowered into `run_dir`, with as many iterations and with `MARKS`
-            recorded.
+        plan: the job's plan, lowered into `run_dir`, with as many iterations; the values at the
+            marks that it records are compared.
         run_dir: the run directory.
         reference: the plain run of the same program and configuration.
         iterations: number of iterations.
@@ -76,9 +79,10 @@ def run_held(
     reports = {int(line["iteration"]) - 1: line["values"] for line in lines}
     found = []
     for iteration in range(iterations):
-        found += compare_records(run_dir, reference, iteration, unread=unread)
+        found += compare_records(run_dir, reference, iteration, plan.record, unread)
         found += compare_reports(reports.get(iteration, {}), reference, iteration)
-    return native_cells(end), found + compare_states(end, reference.states[-1], STATE)
+    found += compare_states(end, reference.states[-1], STATE)
+    return native_cells(end), [replace(one, as_trained=not plan.record) for one in found]
 
 
 def run_plan(plan: Plan, run_dir: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:

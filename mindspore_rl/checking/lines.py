@@ -42,6 +42,7 @@ def told(one: Any, lines: dict[str, str]) -> str:
     kind = _kind(one.name)
     name = one.name.removeprefix("boundary:").replace(f"{kind}/", f"{words.get(kind, kind)} ", 1)
     when = "at the end" if one.iteration is None else f"iteration {one.iteration}"
+    when += ", as trained" if one.as_trained else ""
     line = of(one.name, lines)
     return f"{name}{line and f' ({line})'}, {when}"
 

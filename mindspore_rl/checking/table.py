@@ -77,6 +77,7 @@ def print_summary(held: Held, rows: Sequence[Row], possible: int) -> None:
             f"({held.lines[site]}), of which a condition left out some turns of a loop"
         )
     if held.runs:
+        print("each case ran twice: as it trains, and with the values at marks recorded")
         print(
             f"equal: within {compared.ATOL:.0e} of an array's largest entry (or of 1) and "
             f"{compared.RTOL:.0e} of each; whole numbers exactly"

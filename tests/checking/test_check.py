@@ -56,6 +56,7 @@ def test_equal_under_two_policies(capsys):
     assert outcomes(printed.out) == {"MultipleLearners": "equal", "GPUOnly": "equal"}
     assert "of CartPole-v1 and graph:CartPole-v1, num_envs=8 num_steps=16" in printed.out
     assert "action#1, gradient#1, 4 metrics, 16 parameters" in printed.out
+    assert "each case ran twice: as it trains, and with the values at marks" in printed.out
     assert printed.out.endswith("2 equal\n")
     assert "GPUOnly, 1 worker, native cells: equal" in printed.err
 
@@ -89,12 +90,17 @@ def test_values_that_are_not_compared_are_told(capsys, tmp_path):
     assert re.search(r"not compared: gradient#3 \(changed.py:\d+\), whose values nobody", printed)
 
 
-def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys, tmp_path):
-    """The gradient of one fragment is a third of the correct one."""
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(
+    recorded, monkeypatch, capsys, tmp_path
+):
+    """The gradient of one fragment is a third of the correct one, once only as it trains."""
     prepare = pipeline.prepare
 
-    def spoilt(request, run_dir, see):
-        found = prepare(request, run_dir, see)
+    def spoilt(request, run_dir, *see):
+        found = prepare(request, run_dir, *see)
+        if recorded != bool(request.record):
+            return found
         (file,) = (run_dir / "fragments").glob("*.py")
         source = file.read_text()
         file.write_text(re.sub(r"(gradient_function\(.*?, )(\d+)\)", r"\1\2 * 3)", source))
@@ -108,7 +114,10 @@ def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(monkeypatch, capsys
     printed = capsys.readouterr().out
     assert outcomes(printed) == {"MultipleLearners": "different"}
     words = " ".join(printed.split())
-    assert f"gradient#1 ({line_of('grads, means = ')}), iteration 0: " in words
+    where = f"gradient#1 ({line_of('grads, means = ')}), iteration 0: "
+    if not recorded:
+        where = f"metric loss ({line_of('msrl.report(')}), iteration 0, as trained: "
+    assert where in words
     assert "(relative 6.7e-01)" in words
     assert list(tmp_path.glob("msrl-check-*")) == []
 

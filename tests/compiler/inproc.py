@@ -64,15 +64,19 @@ def _reference(
 def differences(job: JobRequest, folder: Path, change=None) -> list[str]:
     """Runs the plain loop and, in `folder/run`, the job, whose iterations start from its states.
 
-    A plain loop that the job agrees with has run once. Else two runs of it must agree, and if it
-    was wrong, the job runs again.
+    A job that records values at marks runs once more as it trains, without: its loops are other
+    cells then. A plain loop that the job agrees with has run once. Else two runs of it must agree,
+    and if it was wrong, the job runs again.
 
     Args:
         change: see `run_and_compare`.
     """
     plan, cut = prepare(job, folder / "run", read_back)
     reference = _reference(job, folder, plan, cut, once=True)
-    return _settled(job, plan, reference, folder / "run", change)
+    wrong = _settled(job, plan, reference, folder / "run", change)
+    if wrong or not job.record or change is not None:
+        return wrong
+    return run_and_compare(dataclasses.replace(job, record=()), reference, folder / "as-trained")
 
 
 def run_and_compare(

@@ -336,7 +336,7 @@ class Writer:
             self.add(depth, f"{self.functions[-1]} = partial({name}, z={self.fill('{n}')})")
 
     def nest(self, depth):
-        """Writes an unrolled loop with loops and draws in it, or two loops over minibatches."""
+        """Writes an unrolled loop with loops and draws in it, or in one, or two of minibatches."""
         if self.nested or self.loops or not self.data or self.drawn:
             self.swap(depth)
             return
@@ -346,6 +346,13 @@ class Writer:
             parts = f"msrl.minibatches(2, ({one},)), msrl.minibatches(2, ({two},))"
             self.add(depth, f"for (one,), (two,) in zip({parts}):")
             self.add(depth + 1, f"{name} = bounded({name} + msrl.mean(one * two))")
+            return
+        if self.keeps and self.rng.random() < 0.4:
+            kept = self.name("kept")
+            self.add(depth, "for _ in msrl.epochs(2):")
+            self.add(depth + 1, f"for {new} in (1.0, 0.5):")
+            self.add(depth + 2, f"{kept} = msrl.replay_sample(8)")
+            self.add(depth + 2, f"{name} = bounded({name} + {new} * msrl.mean({kept}.reward))")
             return
         self.add(depth, f"for {new} in {self.fill('({n}, 0.5, {m})')}:")
         size = self.rng.choice((1, 2))

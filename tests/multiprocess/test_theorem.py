@@ -144,10 +144,13 @@ FIRST = {
     (str(PROGRAMS / "two_replays.py"), "GPUOnly", "graph:CartPole-v1", 2),
 }
 """The first case of an algorithm under a policy; all its options have other values."""
+MARKS = {"as-trained": (), "recorded": theorem.MARKS}
+"""Each case runs as it trains, and with values recorded at marks, which divide loops into other
+cells."""
 QUICK = {
-    ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3),
-    ("a2c", "Environments", "CartPole-v1", 2),
-    ("a2c", "Central", "CartPole-v1", 2),
+    ("dqn", "SingleLearnerCoarse", "CartPole-v1", 3): (*MARKS,),
+    ("a2c", "Environments", "CartPole-v1", 2): ("recorded",),
+    ("a2c", "Central", "CartPole-v1", 2): ("as-trained",),
 }
 """On ranks: every policy of `distribution`, but GPUOnly, and two and three workers once.
 
@@ -235,8 +238,19 @@ def _parameters():
     for *case, options in _cases():
         algorithm, policy, environment, workers = case
         name = f"{Path(algorithm).stem}-{Path(policy).stem}-{environment}-{workers}"
-        marks = () if tuple(case) in QUICK else (pytest.mark.slow,)
-        yield pytest.param(*case, options, id=name, marks=(pytest.mark.multiprocess, *marks))
+        for how, marks in MARKS.items():
+            tier = () if how in QUICK.get(tuple(case), ()) else (pytest.mark.slow,)
+            tier = (pytest.mark.multiprocess, *tier)
+            yield pytest.param(*case, options, marks, id=f"{name}-{how}", marks=tier)
+
+
+both_ways = pytest.mark.parametrize(
+    "marks",
+    [
+        pytest.param(MARKS["as-trained"], id="as-trained"),
+        pytest.param(MARKS["recorded"], id="recorded", marks=pytest.mark.slow),
+    ],
+)
 
 
 @pytest.mark.parametrize("algorithm", SHIPPED)
@@ -305,10 +319,13 @@ def references(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "policy", "environment", "workers", "options"), list(_parameters())
+    ("algorithm", "policy", "environment", "workers", "options", "marks"), list(_parameters())
 )
-def test_equals_reference(algorithm, policy, environment, workers, options, references, tmp_path):
-    _check(request_for(algorithm, policy, environment, workers, options), references, tmp_path)
+def test_equals_reference(
+    algorithm, policy, environment, workers, options, marks, references, tmp_path
+):
+    request = request_for(algorithm, policy, environment, workers, options)
+    _check(request, marks, references, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +341,7 @@ def test_equals_reference_in_process(algorithm, policy, environment, workers, op
 
 
 @pytest.mark.multiprocess
+@both_ways
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers"),
     quick(
@@ -341,10 +359,10 @@ def test_equals_reference_in_process(algorithm, policy, environment, workers, op
         0,
     ),
 )
-def test_mindspores_own_cells(algorithm, policy, environment, workers, references, tmp_path):
+def test_mindspores_own_cells(algorithm, policy, environment, workers, marks, references, tmp_path):
     """MindSpore runs the cells, with its group in them: no other test takes the GPU's path."""
     request = request_for(algorithm, policy, environment, workers)
-    _check(dataclasses.replace(request, cells="mindspore"), references, tmp_path)
+    _check(dataclasses.replace(request, cells="mindspore"), marks, references, tmp_path)
 
 
 LAYER = {"num_steps": 16, "segment_steps": 4, "update_epochs": 2, "state_size": 12, "hidden": (8,)}
@@ -353,6 +371,7 @@ MEMORIES = {torso: LAYER | {"torso": torso} for torso in ("gru", "lstm")}
 
 
 @pytest.mark.multiprocess
+@both_ways
 @pytest.mark.parametrize(
     ("policy", "environment", "workers", "chunks", "torso"),
     quick(
@@ -365,19 +384,22 @@ MEMORIES = {torso: LAYER | {"torso": torso} for torso in ("gru", "lstm")}
         0,
     ),
 )
-def test_chunks_equal_reference(policy, environment, workers, chunks, torso, references, tmp_path):
+def test_chunks_equal_reference(
+    policy, environment, workers, chunks, torso, marks, references, tmp_path
+):
     request = request_for("ppo", policy, environment, workers, MEMORIES.get(torso))
     schedule = Schedule(chunks=chunks)
     request = dataclasses.replace(
         request, policy=dataclasses.replace(request.policy, schedule=schedule)
     )
-    _check(request, references, tmp_path)
+    _check(request, marks, references, tmp_path)
 
 
 OLDER_IMAGES = {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4}
 
 
 @pytest.mark.multiprocess
+@both_ways
 @pytest.mark.parametrize(
     ("algorithm", "policy", "environment", "workers", "lag"),
     quick(
@@ -403,12 +425,12 @@ OLDER_IMAGES = {"torso": "cnn", "hidden": (16,), "num_envs": 6, "num_steps": 4}
     ),
 )
 def test_actors_that_run_ahead_equal_a_reference_with_a_lag(
-    algorithm, policy, environment, workers, lag, references, tmp_path
+    algorithm, policy, environment, workers, lag, marks, references, tmp_path
 ):
     options = OLDER_IMAGES if environment == "probe:pixels" else None
     request = request_for(algorithm, policy, environment, workers, options)
     policy = dataclasses.replace(request.policy, schedule=Schedule(lag=lag))
-    _check(dataclasses.replace(request, policy=policy), references, tmp_path)
+    _check(dataclasses.replace(request, policy=policy), marks, references, tmp_path)
 
 
 CHOICES = ("probe:choice", f"{ROOT / 'environments' / 'choices.py'}:GraphChoice")
@@ -451,6 +473,7 @@ def _with_options():
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize(
     "case",
     [
@@ -458,8 +481,8 @@ def _with_options():
         for name, case in _with_options()
     ],
 )
-def test_other_options_equal_reference(case, references, tmp_path):
-    _check(request_for(*case), references, tmp_path)
+def test_other_options_equal_reference(case, marks, references, tmp_path):
+    _check(request_for(*case), marks, references, tmp_path)
 
 
 def test_masks_equal_reference_in_process(tmp_path):
@@ -476,7 +499,8 @@ def _check_in_process(request, tmp_path):
     assert any("boundary:gradient" in site for record in records for site in record)
 
 
-def _check(request, references, tmp_path, once=True):
+def _check(request, marks, references, tmp_path, once=True):
+    request = dataclasses.replace(request, record=marks)
     plan, cut = theorem.prepare(request, tmp_path, read_back)
     reference = references(request, plan, cut, once)
     assert {"action", "gradient"} <= {compared.mark_of(site) for _, site in reference.records}
@@ -484,7 +508,7 @@ def _check(request, references, tmp_path, once=True):
     if once and any(one.wrong for one in found):
         agreed = references(request, plan, cut)
         if not plain.same(reference, agreed):
-            _check(request, references, tmp_path / "again", once=False)
+            _check(request, marks, references, tmp_path / "again", once=False)
             return
     assert {"variables/", "parameters/"} <= {one.name.split("/")[0] + "/" for one in found}
     wrong = [one for one in found if one.wrong]
