@@ -21,6 +21,7 @@ FROM = (
     "from mindspore import nn, ops\nclass Pair(NamedTuple):\n    a: Any\n    b: Any\n"
     "    @property\n    def both(self):\n        return self.a + 0.5 * self.b\n"
     "    def times(self, by):\n        return by * self.a\n"
+    "    def twice(self):\n        return self._replace(b=2.0 * self.b)\n"
     "def shrink(parameters, by):\n    for p in parameters:\n        ops.assign(p, by * p)\n",
 )
 
@@ -144,6 +145,10 @@ rate = 1.0
 for k in range(3):
     rate = max(0.9 * rate, min(msrl.mean(reward), 0.95))
 target = target * rate + max(msrl.env_steps() - 20, 0.5)
+low = max(0.25, msrl.mean(reward) - 10.0)
+for (o,) in msrl.minibatches(2, (obs,)):
+    low = low * msrl.mean(o)
+target = target + low
 """
 FILLED = """
     adv, last, out = ops.zeros_like(reward), 0.0, [None] * reward.shape[0]
@@ -287,6 +292,10 @@ LOOPS = """
         loss = 0.5 * loss
     means = {name: values[-1] for name, values in history.items()}
     (last, count), target = means["two"], target * min(losses) * max(history["mean"])
+    pair = Pair(reward, target)._replace(a=2.0 * reward).twice().twice()
+    target = pair.both + Pair(reward, b=target).twice().times(0.5) + self.ends(msrl, obs)["low"]
+    found = self.ends(msrl, reward) | self.ends(msrl, pair.b, low=0.5)
+    target = target + found["low"] * found["high"]
     """
 FITS = """
     losses = []
@@ -479,6 +488,9 @@ MOVED = """
     def moved(self, net, by, mean):
         for p in net.trainable_params():
             ops.assign(p, p + by * mean)
+
+    def ends(self, msrl, x, **more):
+        return {"low": msrl.min(x), "high": msrl.max(x), **more}
 
     def learn"""
 ONE_VALUE = '(ops.cat((obs, ops.stack((action.astype("float32"), reward), 1)), 1),)))'

@@ -463,9 +463,14 @@ def _is_value(value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """Makes arrays of Parameters, which MindSpore's eager mode returns for `parameter.copy()`."""
+    """Makes arrays of Parameters, which MindSpore's eager mode returns for `parameter.copy()`.
+
+    And of real numbers, which `max(x, 0.5)` is in some turns and an array in others.
+    """
     if isinstance(value, (tuple, list)):
         return type(value)(map(_array, value)) if type(value) in (tuple, list) else value
+    if isinstance(value, float):
+        return Tensor(np.float32(value))
     return Tensor(np.array(value.asnumpy())) if isinstance(value, Parameter) else value
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -108,6 +109,10 @@ class ExpressionReader:
 
     def expression(self, node: ast.expr) -> Struct:
         """Reads an expression: emits the operations that compute it and returns its value."""
+        with self.owner_read(node) as named:
+            return self._expression(named)
+
+    def _expression(self, node: ast.expr) -> Struct:
         struct = self._structure(node)
         if isinstance(struct, Broken):  # the result of a function
             raise Follows(ast.unparse(node))
@@ -123,6 +128,39 @@ class ExpressionReader:
         if known and (not is_array(value) or self._is_parameter(value)):
             return Static(value)  # a Parameter is an object: a name of it sees its updates
         return self._glue(node)
+
+    @contextlib.contextmanager
+    def owner_read(self, node: ast.expr) -> Iterator[ast.expr]:
+        """Context: the call in `call(...).field` or `call(...).method(...)` is read, and named.
+
+        Yields: the expression, with a name in place of a call that may give a record: its text.
+        """
+        names, before = self.frame.names, dict[str, Struct | None]()
+        try:
+            yield self._with_owner(node, before)
+        finally:
+            for name, struct in before.items():
+                names.pop(name)
+                if struct is not None:
+                    names[name] = struct
+
+    def _with_owner(self, node: ast.expr, before: dict[str, Struct | None]) -> ast.expr:
+        func = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Call):
+            return node
+        call = self._with_owner(func.value, before)
+        assert isinstance(call, ast.Call)
+        owner: ast.expr = call
+        called = self.frame.msrl_call(call) is not None or self.is_read(call)
+        if called or self._is_record(call):
+            name, struct = ast.unparse(func.value), self.expression(call)
+            before.setdefault(name, self.frame.names.get(name))
+            self.frame.names[name] = struct
+            owner = ast.copy_location(ast.Name(name), call)
+        func = ast.copy_location(ast.Attribute(owner, func.attr), func)
+        if not isinstance(node, ast.Call):
+            return func
+        return ast.copy_location(ast.Call(func, node.args, node.keywords), node)
 
     def _is_parameter(self, value: Any) -> bool:
         """Returns whether a value is a Parameter of the trainer."""
@@ -268,7 +306,9 @@ class ExpressionReader:
     def is_dictionary(self, node: ast.expr) -> bool:
         """Returns whether an expression is a dictionary whose keys are known now."""
         of_name = isinstance(node, ast.Name) and isinstance(self.frame.names.get(node.id), dict)
-        return of_name or self._entries(node) is not None
+        called = self.users_function(node) if isinstance(node, ast.Call) else None
+        made = called is not None and makes_dict(called)
+        return of_name or made or self._entries(node) is not None
 
     def each(self, node: ast.expr) -> Struct | None:
         """Unrolls `tuple(f(x) for x in xs)` or `[f(x) for x in xs]`; else returns None.

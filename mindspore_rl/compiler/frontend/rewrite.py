@@ -24,6 +24,9 @@ class Rewriter(ast.NodeTransformer):
             known, value = self.reader.frame.static(node)
             if known and is_literal(value):
                 return literal(value)
+        if isinstance(node, (ast.Attribute, ast.Call)):
+            with self.reader.owner_read(node) as named:
+                return super().visit(named)
         return super().visit(node)
 
     def visit_Name(self, name: ast.Name) -> ast.expr:  # noqa: N802
