@@ -119,22 +119,21 @@ class Held:
 
         request = self._request(case)
         self._number += 1
-        folders = [self.folder / f"{self._number}{name}" for name in ("", "-recorded")]
-        for folder in folders:
-            folder.mkdir(parents=True)
+        run_dir = self.folder / f"{self._number}"
+        recorded_dir = self.folder / f"{self._number}-recorded"
         with suggested(request.algorithm, request.config.env):
-            plan, cut = pipeline.prepare(request, folders[0], self._see)
+            plan, cut = pipeline.prepare(request, run_dir, self._see)
         if plan.arrivals is not None:
-            return self._replayed(case, request, plan, folders[0])
-        recorded, _ = pipeline.prepare(replace(request, record=MARKS), folders[1])
+            return self._replayed(case, request, plan, run_dir)
+        recorded, _ = pipeline.prepare(replace(request, record=MARKS), recorded_dir)
         carried = held.names_in_source(plan, cut)
         unread = held.unread_sites(cut)
         self.unread.update(unread)
         reference = self._reference(request, carried)
         loop = reference, self.iterations, unread
         try:
-            native, as_trained = held.run_held(plan, folders[0], *loop)
-            _, found = held.run_held(recorded, folders[1], *loop)
+            native, as_trained = held.run_held(plan, run_dir, *loop)
+            _, found = held.run_held(recorded, recorded_dir, *loop)
         except (JobFailure, MsrlError) as error:
             return Row(case, FAILED, str(error))
         found += as_trained

@@ -336,7 +336,7 @@ class Writer:
             self.add(depth, f"{self.functions[-1]} = partial({name}, z={self.fill('{n}')})")
 
     def nest(self, depth):
-        """Writes an unrolled loop with loops and draws in it, or in one, or two of minibatches."""
+        """Writes an unrolled loop around loops that draw, one in a loop, or two of minibatches."""
         if self.nested or self.loops or not self.data or self.drawn:
             self.swap(depth)
             return

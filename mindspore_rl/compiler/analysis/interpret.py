@@ -463,9 +463,10 @@ def _is_value(value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """Makes arrays of Parameters, which MindSpore's eager mode returns for `parameter.copy()`.
+    """Makes arrays of Parameters and of real numbers.
 
-    And of real numbers, which `max(x, 0.5)` is in some turns and an array in others.
+    MindSpore's eager mode returns a Parameter for `parameter.copy()`; `max(x, 0.5)` is a number in
+    some turns of a loop and an array in others.
     """
     if isinstance(value, (tuple, list)):
         return type(value)(map(_array, value)) if type(value) in (tuple, list) else value
