@@ -140,6 +140,21 @@ for k in range(3):
         continue
     target = target + msrl.mean(msrl.uniform(8, 1))
 """
+SOME_TURNS = """
+for by in (1.0, 0.5):
+    if msrl.mean(target) > by:
+        for (o,) in msrl.minibatches(2, (obs,)):
+            target = target + by * msrl.mean(o)
+        for _ in msrl.epochs(2):
+            for (o, r) in msrl.minibatches(2, (obs, reward)):
+                target = target - by * msrl.mean(o * r[..., None])
+for i in range(3):
+    for by in (1.0, 0.5):
+        for (o,) in msrl.minibatches(2, (obs,)):
+            target = 0.9 * target + by * msrl.mean(o)
+    if msrl.mean(target) < 0.5 * i:
+        break
+"""
 EXTREMES = """
 rate = 1.0
 for k in range(3):
@@ -766,6 +781,7 @@ EQUAL = {
     "a dictionary made anew in a loop is filled; rows of an array have names": (
         {"learn": MADE_ANEW, "remove": [("\n    def learn", HELPERS), OF_FILE]},
     ),
+    "loops over minibatches in some turns of an unrolled loop": ({"learn": SOME_TURNS},),
     "the extreme of two numbers of the run": ({"learn": EXTREMES},),
     "arrays and lists of a known length are filled": ({"learn": FILLED},),
     "the other values of a loss are one tuple": ({"learn": REST},),

@@ -69,11 +69,12 @@ REFUSED = {
     "for x in ^obs[0]:\n    target = x": "a loop over this",
     "for k in (1, 2):\n    for i in msrl.epochs(k):\n"
     "        target = target + ^msrl.uniform(8, 1)": "a draw of other loops than in the turn",
-    "for i in range(3):\n    for k in (1, 2):\n"
-    "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a\n"
-    "    if msrl.mean(reward) > 0:\n        break": "in an unrolled loop",
-    "for k in (1, 2):\n    if msrl.mean(reward) > 0:\n"
-    "        for (a,) in ^msrl.minibatches(2, (reward,)):\n            a": "in an unrolled loop",
+    "for k in (1, 2):\n    if k > 1 or msrl.mean(reward) > 0:\n"
+    "        for (a,) in msrl.minibatches(2, ^(reward,)):\n"
+    "            target = target + msrl.mean(a)": "that one turn of an unrolled loop reaches under",
+    "for k in (1, 2):\n    if k < 2 or msrl.mean(reward) > 0:\n"
+    "        for (a,) in msrl.minibatches(2, ^(reward,)):\n"
+    "            target = target + msrl.mean(a)": "that one turn of an unrolled loop reaches under",
     "for x, y in zip((1, 2), ^obs[0]):\n    target = x": "`zip` of this",
     "for x, y in ^zip((1, 2), (3,), strict=True):\n    target = x": "strict `zip` of 2, 1 parts",
     "for x in (1, 2):\n    if msrl.mean(reward) > x:\n"

@@ -55,7 +55,7 @@ from mindspore_rl.compiler.frontend.shapes import sizes_in_place
 from mindspore_rl.compiler.frontend.telling import PLAIN, is_plain, only_tells
 from mindspore_rl.compiler.frontend.trajectory_rows import place_rows
 from mindspore_rl.compiler.ir.dataflow import first_reads
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, walk
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, site_of, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 
@@ -221,7 +221,7 @@ class _Builder(ExpressionReader):
             if "purpose" in op.attr and "rows" in op.attr:
                 found[op.attr["purpose"]] = self._lines(op.attr["purpose"], op), op.attr["rows"]
             elif op.kind == "permutations":
-                found[op.name] = self._lines(op.name, op), op.attr["rounds"]
+                found[site_of(op.name)] = self._lines(op.name, op), op.attr["rounds"]
         return found
 
     @property
@@ -231,7 +231,7 @@ class _Builder(ExpressionReader):
         for op, _ in walk(tuple(self.draft.scope.items)):
             name, row = op.attr.get("site", op.name), OPERATIONS[op.kind]
             if op.kind == "boundary" or row.gives or row.takes:
-                found.setdefault(name.partition(".")[0], (self._lines(name, op), 0))
+                found.setdefault(site_of(name), (self._lines(name, op), 0))
         return found
 
     @property
@@ -242,7 +242,7 @@ class _Builder(ExpressionReader):
 
     def _lines(self, name: str, op: Op) -> tuple[int, ...]:
         """Returns the lines of the calls that lead to an operation; none twice in a row."""
-        lines = *self.draft.outer[name.partition(".")[0]], op.where.line
+        lines = *self.draft.outer[site_of(name)], op.where.line
         return tuple(line for line, _ in itertools.groupby(lines))
 
     def call(self, name: str, node: ast.Call) -> Struct:

@@ -23,7 +23,7 @@ from mindspore_rl.compiler.frontend.scope import (
     Struct,
     Var,
 )
-from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where, num_turns, walk
+from mindspore_rl.compiler.ir.ir import REGIONS, Expr, Loop, Op, Where, num_turns, site_of, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.platform.names import unused
 
@@ -444,7 +444,7 @@ class Draft:
         `gradient#2.1`, `gradient#2.2`.
         """
         name = self._last[kind] = self._next(kind)
-        self.outer.setdefault(name.partition(".")[0], tuple(line for _, line, _ in self.place))
+        self.outer.setdefault(site_of(name), tuple(line for _, line, _ in self.place))
         if not self._has_turns(kind):
             self._counters[kind] = self._counters.get(kind, 0) + 1
         elif (kind, self.place) in self._turns:

@@ -15,6 +15,7 @@ from mindspore_rl.compiler.ir.ir import (
     Op,
     common,
     num_turns,
+    site_of,
     turn_index,
     walk,
     with_ops,
@@ -42,6 +43,8 @@ class Drawing:
         self._unrolled: dict[tuple, tuple[dict[tuple, Op], list[tuple[str, list[Loop]]]]] = {}
         # The lines of loops over minibatches that a run-time condition may leave out.
         self._left_out = set[tuple[int, ...]]()
+        # Of those under a condition, by place: the site, the counter, and how many turns were read.
+        self._counted: dict[tuple, tuple[str, str, int]] = {}
 
     def rows(
         self, kind: str, names: tuple[str, ...], loops: list[Loop], node: ast.AST, attrs: dict
@@ -102,7 +105,7 @@ class Drawing:
 
     def purpose(self, call: str) -> str:
         """Names the random numbers of a call; one name for all turns of an unrolled loop."""
-        return self.draft.name_op(f"{call}_noise").partition(".")[0]
+        return site_of(self.draft.name_op(f"{call}_noise"))
 
     def numbers(self, call: str, size: int, node: ast.Call) -> str:
         """Returns the variable with `size` random numbers of this turn for each environment."""
@@ -119,11 +122,11 @@ class Drawing:
         draft = self.draft
         _, around = draft.unrolled_in or (0, 0)
         name = draft.frame.msrl_call(node) if isinstance(node, ast.Call) else ""
+        if name == "minibatches" and draft.conditions:
+            return  # it counts its starts
         if draft.unrolled and not draft.unrolled_apart and name in UNROLLED:
-            # Under a condition, a loop over minibatches counts its starts, here each turn its own.
-            least = 0 if name == "minibatches" else around
             draws = name in ("uniform", "replay_sample", "minibatches")
-            if not draws or draft.conditions == least:
+            if not draws or draft.conditions == around:
                 return
         if self.draft.unrolled:
             hint = "a call for each part, on lines of their own, or a loop over range(n)"
@@ -172,12 +175,20 @@ class Drawing:
             )
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
             self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")
-        lines = (*(line for _, line, _ in self.draft.place), self.draft.frame.where(call).line)
-        if lines in self._left_out:
+        place = (*self.draft.place, self.draft.frame.place(call))
+        lines = tuple(line for _, line, _ in place)
+        if lines in self._left_out and place not in self._counted:
             self.draft.fail(
                 node,
                 "msrl.minibatches after another in this line that a condition may leave out",
                 "their random numbers go by their lines: write one in a line",
+            )
+        if place in self._counted if not self.draft.conditions else self._drawn_ahead(place):
+            self.draft.fail(
+                node,
+                "msrl.minibatches that one turn of an unrolled loop reaches under a condition, and "
+                "another always",
+                "write a call for each, on lines of their own",
             )
         self._left_out |= {lines} if self.draft.perhaps else set()
         count, num_steps = loop.count, self.reader.trainer.config.num_steps
@@ -193,37 +204,45 @@ class Drawing:
                 f"num_steps (for example {better})"
             )
         if self.draft.conditions:
-            row = self._counted_permutation(node, steps)
+            row = self._counted_permutation(node, steps, place)
         else:
             outer = self.inner_loops(exclude=loop)
             rounds = {"rounds": num_turns(outer), "steps": max(steps, 1)}
-            place = self.draft.place
-            self.draft.place = (*place, self.draft.frame.place(call))
-            (row,) = self.rows("permutations", ("permutation",), outer, call, rounds)
             self.draft.place = place
+            (row,) = self.rows("permutations", ("permutation",), outer, call, rounds)
+            self.draft.place = place[:-1]
         targets = tuple(self.draft.new_temporary(f"minibatch_{part.name}") for part in parts)
         args = (row, loop.index, *(part.name for part in parts))
         attrs = (("count", count), ("steps", steps))
         found = self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
         return unflattened(values, iter(found))
 
-    def _counted_permutation(self, node: ast.AST, steps: int) -> str:
+    def _drawn_ahead(self, place: tuple) -> bool:
+        return ("permutations", place) in self._unrolled
+
+    def _counted_permutation(self, node: ast.AST, steps: int, place: tuple) -> str:
         """Emits the permutation of a loop over minibatches under a run-time condition.
 
         The loop's turn indices do not tell how often it has run, so a counter, `SHUFFLES`, counts
-        how often the loop was started in the whole run and selects the permutation.
+        how often the loop was started in the whole run and selects the permutation. The turns of an
+        unrolled loop around it count together.
         """
         draft, where = self.draft, self.draft.frame.where(node)
-        site, count = draft.name_op("permutations"), draft.fresh(SHUFFLES)
-        zero = Op(draft.name_op("constant"), "constant", (count,), (Expr("0"),), (), where)
-        self.before_iterations.append(zero)
-        draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"
+        if place in self._counted:
+            site, count, turns = self._counted[place]
+        else:
+            site, count, turns = draft.name_op("permutations"), draft.fresh(SHUFFLES), 0
+            zero = Op(draft.name_op("constant"), "constant", (count,), (Expr("0"),), (), where)
+            self.before_iterations.append(zero)
+            draft.locals[count] = f"{draft.frames[0].msrl}.begun({site!r})"
+        self._counted[place] = site, count, turns + 1
+        name = f"{site}.{turns + 1}" if turns else site
         table, row = draft.fresh("permutation"), draft.fresh("permutation_row")
         rounds = (("rounds", 1), ("steps", max(steps, 1)))
         inner, around = draft.scope, draft.scope.outer
         assert around is not None
         draft.scope = around
-        drawn = Op(site, "permutations", (table,), (Expr(count),), (count,), where, attrs=rounds)
+        drawn = Op(name, "permutations", (table,), (Expr(count),), (count,), where, attrs=rounds)
         around.items.append(drawn)
         draft.emit("index", (row,), (table, "0"), reads=(table,))
         draft.emit("glue", (count,), (f"{count} + 1",), reads=(count,))

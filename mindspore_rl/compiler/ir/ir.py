@@ -268,6 +268,11 @@ def common(left: tuple[Loop, ...], right: tuple[Loop, ...]) -> tuple[Loop, ...]:
     return tuple(loop for loop, _ in takewhile(lambda pair: pair[0].name == pair[1].name, pairs))
 
 
+def site_of(name: str) -> str:
+    """Returns an operation's name without its turn: `gradient#2` of `gradient#2.1`."""
+    return name.partition(".")[0]
+
+
 def walk(items: tuple[Item, ...], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Op, tuple]]:
     """Yields every operation in program order with the loops around it, outermost first."""
     for item in items:

@@ -5,7 +5,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.replay_rows import inserted
 from mindspore_rl.compiler.frontend.rewrite import OWNERS, owned
-from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, paths, walk
+from mindspore_rl.compiler.ir.ir import Branch, Expr, Item, Loop, Op, paths, site_of, walk
 from mindspore_rl.compiler.ir.operations import Handlers
 from mindspore_rl.compiler.lowering.cell_buffers import (
     buffer_setup,
@@ -181,8 +181,8 @@ class CellWriter:
     @makes("permutations")
     def _permutations_part(self, op: Op) -> str:
         return (
-            f"parts.PermutationTable(w.seed, {op.name!r}, {op.attr['rounds']}, w.env_indices, "
-            f"{self.plan.target.num_steps}, {op.attr['steps']})"
+            f"parts.PermutationTable(w.seed, {site_of(op.name)!r}, {op.attr['rounds']}, "
+            f"w.env_indices, {self.plan.target.num_steps}, {op.attr['steps']})"
         )
 
     @makes("gradient")

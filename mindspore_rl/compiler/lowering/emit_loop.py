@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_rl.compiler.ir.dataflow import exposed
-from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, Region, paths, walk
+from mindspore_rl.compiler.ir.ir import Branch, Loop, Lowered, Op, Region, paths, site_of, walk
 from mindspore_rl.compiler.ir.operations import Handlers
 from mindspore_rl.compiler.lowering.cell_plan import kept, observations
 from mindspore_rl.compiler.lowering.emit_cell import noise_size
@@ -189,7 +189,7 @@ class LoopWriter:
     @writes("permutations")
     def _permutations(self, op: Op) -> list[str]:
         shape = f"{op.attr['rounds']}, {op.attr['steps']}"
-        return [f'{op.targets[0]} = w.permutations("{op.name}", {op.args[0]}, {shape})']
+        return [f'{op.targets[0]} = w.permutations("{site_of(op.name)}", {op.args[0]}, {shape})']
 
     @writes("dataset_windows", "dataset_transitions")
     def _dataset_windows(self, op: Op) -> list[str]:
