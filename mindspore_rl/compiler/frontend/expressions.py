@@ -507,18 +507,8 @@ class ExpressionReader:
         for node in nodes:
             if isinstance(node, ast.Starred):
                 value = self.sequences.starred(node.value)
-                value = self.opened(node.value) if value is None else value
-                value = self.draft.apart(self.expression(node.value)) if value is None else value
-                if isinstance(value, Static) and isinstance(value.value, (tuple, list)):
-                    value = tuple(map(Static, value.value))
-                if not is_sequence(value):
-                    self.frame.fail(
-                        node,
-                        "`*` of something that is not a tuple of known length",
-                        f"unpack it first, a, b = {ast.unparse(node.value)}, or pass it as one "
-                        f"argument: {ast.unparse(node.value)}",
-                    )
-                yield from value
+                construct = "`*` of something that is not a tuple of known length"
+                yield from self.sequences.of(node.value, construct) if value is None else value
             else:
                 yield self.expression(node)
 

@@ -447,10 +447,30 @@ def gives_one(function: Any, callers: tuple[Any, ...] = ()) -> bool:
 def _width_of(value: ast.expr | None, function: Any, tree: Any) -> int | None:
     """Returns how many values a returned expression names, see `width`."""
     if isinstance(value, ast.Tuple):
-        starred = any(isinstance(part, ast.Starred) for part in value.elts)
-        return None if starred else len(value.elts)
+        return _length(value, tree)
     called = _called(value, function, tree)
     return width(called) if inspect.ismethod(called) and called != function else None
+
+
+def _length(value: ast.expr, tree: Any) -> int | None:
+    """Returns the length of a sequence that a function writes, or names once; None if unknown."""
+    match value:
+        case ast.Tuple(parts) | ast.List(parts):
+            lengths = [
+                _length(part.value, tree) if isinstance(part, ast.Starred) else 1 for part in parts
+            ]
+            return None if None in lengths else sum(filter(None, lengths))
+        case ast.ListComp(_, [loop]) | ast.GeneratorExp(_, [loop]) if not loop.ifs:
+            return _length(loop.iter, tree)
+        case ast.Name(name):
+            nodes = list(own_nodes(tree))
+            used = [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
+            made = [n.value for n in nodes if isinstance(n, ast.Assign) and n.targets[0] in used]
+            once = sum(isinstance(one.ctx, ast.Store) for one in used) == len(made) == 1
+            owners = [n.value for n in nodes if isinstance(n, (ast.Attribute, ast.Subscript))]
+            if once and not any(one in owners for one in used):
+                return _length(made[0], tree)
+    return None
 
 
 def _called(value: ast.expr | None, function: Any, tree: Any) -> Any:

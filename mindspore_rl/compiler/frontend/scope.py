@@ -479,10 +479,11 @@ class Frame:
                 isinstance(part, ast.Attribute) and part.attr == "shape" for part in ast.walk(node)
             ):
                 hint = (
-                    "of sizes, those of samples and minibatches are known while reading"
+                    "of sizes, the first ones of samples and minibatches are known while reading"
                     f"{self._sized(node)}: take these,\n  or the configuration's number, "
-                    "self.config.num_steps; a loop over the rows of a batch, which learners share, "
-                    "is written\n  for all rows at once"
+                    "self.config.num_steps, or what __init__ keeps, such as the width of\n  "
+                    "observations, self.width = spec.obs_shape[-1]; a loop over the rows of a "
+                    "batch, which learners\n  share, is written for all rows at once"
                 )
             self.fail(
                 node,

@@ -58,8 +58,8 @@ class _Sizes(ast.NodeTransformer):
         self.generic_visit(statement)
         if self.depth or len(statement.targets) > 1:
             return statement
-        found = dict(self._named(statement.targets[0], statement.value))
-        if not found or any(self.stores[name] > 1 for name in found):
+        found, rest = self._sizes_of(statement.targets[0], statement.value)
+        if not found:
             return statement
         kept: dict[str, ast.stmt] = {}
         for size in found.values():
@@ -69,7 +69,28 @@ class _Sizes(ast.NodeTransformer):
                 elif isinstance(part, ast.Call):
                     part.args = [self._kept(part.args[0], kept, statement)]
         self.sizes |= found
-        return list(kept.values()) or at(statement, ast.Pass())
+        left = [at(statement, ast.Assign(*sides)) for sides in rest]
+        return [*kept.values(), *left] or at(statement, ast.Pass())
+
+    def _sizes_of(self, target: ast.expr, value: ast.expr) -> tuple[dict[str, ast.expr], list]:
+        """Returns the names of sizes in an assignment, and targets and value of what remains."""
+        pairs = [(target, value)]
+        match target, value:
+            case ast.Tuple(targets), ast.Tuple(values) if len(targets) == len(values):
+                if not any(isinstance(part, ast.Starred) for part in (*targets, *values)):
+                    pairs = list(zip(targets, values, strict=True))
+        found: dict[str, ast.expr] = {}
+        rest = []
+        for one, given in pairs:
+            named = dict(self._named(one, given))
+            if named and all(self.stores[name] == 1 for name in named):
+                found |= named
+            else:
+                rest.append((one, given))
+        if len(rest) > 1:
+            targets, values = map(list, zip(*rest, strict=True))
+            return found, [([ast.Tuple(targets, ast.Store())], ast.Tuple(values, ast.Load()))]
+        return found, [([one], given) for one, given in rest]
 
     def _named(self, target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
         """Returns the names of a target, each with its size; empty if one of them is no size."""
