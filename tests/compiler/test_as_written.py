@@ -1031,6 +1031,8 @@ READ = {
     "update by both": "d = {}\nd.update({'a': reward}, b=target)\ntarget = d['a'] + d['b']",
     "entries of the keys": "d = {'a': [], 'b': []}\nfor k, x in zip(d, (reward, target)):\n"
     "    d[k].append(x)\ntarget = d['b'][0]",
+    "entries of a dictionary that a call makes": "for k, x in dict(a=reward, b=target).items():\n"
+    "    target = target + x * len(k)",
     "entries from keys": "d = dict.fromkeys(('a', 'b'), 2.0)\nd |= {'b': reward}\n"
     "target = d['a'] * d['b']",
     "a method of a text": "d = {'a_loss': reward, 'b': target}\n"

@@ -522,6 +522,7 @@ def test_a_name_that_is_free_again_says_nothing_about_what_it_held(tmp_path):
             "part = reward[1:]\nfor t in range(part.shape[0]):\n    target = target + part[t]",
             r"(?s)known at run time.*or the configuration's number, self.config.num_steps",
         ),
+        ("import math\ntarget = reward", "`import`(.|\n)*at the top of the file"),
         (
             "for _ in (1, 2):\n    for _ in msrl.epochs(2):\n        for _ in (1, 2):\n"
             "            noise = msrl.uniform(16, self.config.seed)",

@@ -58,12 +58,12 @@ from mindspore_rl.compiler.ir.dataflow import first_reads
 from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, site_of, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
+from mindspore_rl.platform import refused_python
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
     ast.ClassDef: "a class inside a function",
     ast.Delete: "`del`",
-    ast.ImportFrom: "`import`",
     ast.AsyncFor: "`async for`",
     ast.AsyncWith: "`async with`",
     ast.AsyncFunctionDef: "`async def`",
@@ -486,6 +486,8 @@ class _Builder(ExpressionReader):
             if isinstance(node, ast.While) and node.orelse:
                 text = "`else` of a `while`"
             hint = BOUND if isinstance(node, ast.While) else SUPPORTED
+            if instead := refused_python.INSTEAD.get(type(node)):
+                text, _, hint = instead.partition(": ")
             self.frame.fail(node, text, hint, form=not isinstance(node, ast.While))
 
     def _augmented(self, node: ast.AugAssign, target: ast.Name) -> None:

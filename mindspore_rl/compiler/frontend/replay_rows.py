@@ -38,7 +38,10 @@ def place_kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
     stores: dict[str, list[Site]] = {}
     for op, loops in sites:
         if not loops or loops[0].kind != "iterations":
-            raise ProgramError(f"{op.where}\n  it stands outside msrl.iterations()")
+            raise ProgramError(
+                f"{op.where}\n  it stands outside msrl.iterations(): fill the replay in the first "
+                "ones,\n  and learn `if msrl.env_steps() >= config.learning_starts:`"
+            )
         stores.setdefault(op.replay or "", []).append((op, loops))
     _check_updates(items)
     placed: dict[str, Op] = {}

@@ -323,7 +323,8 @@ class Sequences:
             return None
         given = self.draft.frame.part(func.value)
         made = isinstance(func.value, (ast.Dict, ast.DictComp))
-        made = made or (isinstance(func.value, ast.Call) and self.reader.is_read(func.value))
+        if isinstance(func.value, ast.Call):
+            made = self.reader.is_read(func.value) or self.reader.is_dictionary(func.value)
         if given is None and (made or self.draft.frame.static(func.value)[0]):
             given = self.reader.expression(func.value)
         if isinstance(given, Static) and isinstance(given.value, dict):
