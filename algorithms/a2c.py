@@ -7,20 +7,16 @@ paper's n-step return.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import nn, ops
+from mindspore import ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import (
-    categorical_entropy,
-    categorical_log_prob,
-    categorical_sample,
-)
-from mindspore_rl.rl.action_masks import features, masked
+from mindspore_rl.rl.action_distributions import categorical_sample
 from mindspore_rl.rl.losses import clip_by_global_norm
-from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
+from mindspore_rl.rl.networks import RECURRENT
+from mindspore_rl.rl.policies import ActorCritic
 from mindspore_rl.rl.returns import lambda_returns
 from mindspore_rl.rl.updates import Adam
 
@@ -68,38 +64,6 @@ class Transition(NamedTuple):
     final_obs: Any
 
 
-class ActorCritic(nn.Cell):
-    """Logits and values, from two networks or a shared torso."""
-
-    def __init__(self, config, spec):
-        super().__init__()
-        if not isinstance(spec.action_space, Discrete):
-            raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
-        torso, hidden, seed = config.torso, config.hidden, config.seed
-        self.obs_shape, self.mask_size = torso_shape(torso, spec), spec.mask_size
-        self.torso, self.policy, self.critic = actor_critic(
-            torso, spec, hidden, spec.action_space.n, seed, config.share_torso
-        )
-
-    def shared(self, obs):
-        """Returns: the torso's output of obs `[..., *spec.obs_shape]`."""
-        return self.torso(features(obs, self.mask_size).reshape((-1, *self.obs_shape)))
-
-    def logits(self, obs):
-        """Returns: `[n, actions]` of obs `[..., *spec.obs_shape]`."""
-        return masked(self.policy(self.shared(obs)), obs, self.mask_size)
-
-    def value(self, obs):
-        """Returns: `[n]` of obs `[..., *spec.obs_shape]`."""
-        return self.critic(self.shared(obs)).reshape(-1)
-
-    def both(self, obs):
-        """Returns: logits and values of obs `[..., *spec.obs_shape]`."""
-        shared = self.shared(obs)
-        logits = masked(self.policy(shared), obs, self.mask_size)
-        return logits, self.critic(shared).reshape(-1)
-
-
 class A2CActor(Actor):
     """Samples from the current policy."""
 
@@ -111,11 +75,11 @@ class A2CActor(Actor):
 
     def act(self, obs, noise):
         """Returns: action `[B]`."""
-        return categorical_sample(self.network.logits(obs), noise)
+        return categorical_sample(self.network.head(obs), noise)
 
     def act_greedily(self, obs):
         """Returns: the most likely action `[B]`, for evaluation."""
-        return self.network.logits(obs).argmax(-1).astype("int32")
+        return self.network.likeliest(self.network.head(obs))
 
 
 class A2CLearner(Learner):
@@ -128,11 +92,9 @@ class A2CLearner(Learner):
 
     def loss(self, obs, action, returns, advantage):
         """Per sample: the policy gradient, the value error and the entropy of section 4."""
-        logits, value = self.network.both(obs)
-        log_prob = categorical_log_prob(logits, action.reshape(-1))
+        log_prob, entropy, value = self.network.evaluate(obs, action.reshape(-1))
         policy_loss = -log_prob * advantage.reshape(-1)
         value_loss = 0.5 * ops.square(value - returns.reshape(-1))
-        entropy = categorical_entropy(logits)
         loss = policy_loss + self.config.vf_coef * value_loss - self.config.ent_coef * entropy
         return loss, policy_loss, value_loss, entropy
 
@@ -140,8 +102,8 @@ class A2CLearner(Learner):
         """Learns from trajectories `[T, B]` of one iteration. Returns: metrics."""
         config = self.config
         ends = batch.terminated, batch.truncated
-        value = self.network.value(batch.obs).reshape(batch.reward.shape)
-        final_value = self.network.value(batch.final_obs).reshape(batch.reward.shape)
+        value = self.network.values(batch.obs)
+        final_value = self.network.values(batch.final_obs)
         returns = lambda_returns(
             batch.reward, final_value, *ends, config.gamma, config.return_lambda
         )
@@ -171,7 +133,9 @@ class A2CTrainer(Trainer):
 
     def __init__(self, config, spec):
         super().__init__(config, spec)
-        network = ActorCritic(config, spec)
+        if not isinstance(spec.action_space, Discrete):
+            raise ConfigError(f"a2c needs discrete actions; {config.env} has {spec.action_space}")
+        network = ActorCritic(spec, config.torso, config.hidden, config.seed, config.share_torso)
         self.actor, self.learner = A2CActor(network), A2CLearner(network, config)
 
     def train(self, msrl):

@@ -8,25 +8,17 @@ environment's rewards are not used. This reward is above 0, so it favours long e
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from mindspore import Parameter, Tensor, float32, nn, ops
+from mindspore import float32, nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import (
-    ActionScale,
-    categorical_entropy,
-    categorical_log_prob,
-    categorical_sample_with_log_prob,
-    normal_entropy,
-    normal_log_prob,
-    normal_sample,
-)
+from mindspore_rl.rl.action_distributions import ActionScale
 from mindspore_rl.rl.learnt_rewards import discriminator_loss, imitation_reward
 from mindspore_rl.rl.losses import clip_by_global_norm, clipped_surrogate, value_loss
 from mindspore_rl.rl.networks import MLP, flat_size
+from mindspore_rl.rl.policies import StochasticPolicy
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 from mindspore_rl.rl.updates import Adam
@@ -79,18 +71,14 @@ class Transition(NamedTuple):
     final_obs: Any
 
 
-class ActorCritic(nn.Cell):
-    """Logits of discrete actions, or the mean of a normal distribution; and values."""
+class ActorCritic(StochasticPolicy):
+    """A policy, and a value function that shares nothing with it."""
 
     def __init__(self, config, spec):
-        super().__init__()
-        self.obs_size, space = flat_size(spec), spec.action_space
-        self.discrete = isinstance(space, Discrete)
-        outputs = space.n if self.discrete else space.size
-        self.policy = MLP(self.obs_size, config.hidden, outputs, 0.01, config.seed, 1)
+        super().__init__(spec.action_space)
+        self.obs_size = flat_size(spec)
+        self.policy = MLP(self.obs_size, config.hidden, self.size, 0.01, config.seed, 1)
         self.critic = MLP(self.obs_size, config.hidden, 1, 1.0, config.seed, 2)
-        if not self.discrete:
-            self.log_std = Parameter(Tensor(np.zeros(outputs, np.float32)), name="log_std")
 
     def head(self, obs):
         """Returns: `[n, k]` of obs `[..., size]`."""
@@ -99,14 +87,6 @@ class ActorCritic(nn.Cell):
     def value(self, obs):
         """Returns: `[n]` of obs `[..., size]`."""
         return self.critic(obs.reshape((-1, self.obs_size))).reshape(-1)
-
-    def evaluate(self, obs, action):
-        """Returns: log-probability and entropy `[n]` of actions."""
-        head = self.head(obs)
-        if self.discrete:
-            return categorical_log_prob(head, action), categorical_entropy(head)
-        log_prob = normal_log_prob(head, self.log_std, action)
-        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob
 
 
 class Discriminator(nn.Cell):
@@ -134,23 +114,17 @@ class Discriminator(nn.Cell):
 class GAILActor(Actor):
     """Samples from the current policy."""
 
-    def __init__(self, network, spec):
+    def __init__(self, network):
         super().__init__()
-        self.network, space = network, spec.action_space
-        self.noise_size = 1 if network.discrete else 2 * space.size
+        self.network, self.noise_size = network, network.noise_size
 
     def act(self, obs, noise):
         """Returns: action `[B]` or `[B, k]`, and its log-probability `[B]`."""
-        head = self.network.head(obs)
-        if self.network.discrete:
-            return categorical_sample_with_log_prob(head, noise)
-        action = normal_sample(head, self.network.log_std, noise)
-        return action, normal_log_prob(head, self.network.log_std, action)
+        return self.network.draw(self.network.head(obs), noise)
 
     def act_greedily(self, obs):
         """Returns: the most likely action, for evaluation."""
-        head = self.network.head(obs)
-        return head.argmax(-1).astype("int32") if self.network.discrete else head
+        return self.network.likeliest(self.network.head(obs))
 
 
 class GAILLearner(Learner):
@@ -175,7 +149,8 @@ class GAILLearner(Learner):
     def loss(self, obs, action, old_log_prob, advantage, returns):
         """Per sample: PPO's loss, then its terms for the metrics."""
         config = self.config
-        log_prob, entropy = self.network.evaluate(obs, action)
+        head = self.network.head(obs)
+        log_prob, entropy = self.network.log_prob(head, action), self.network.entropy(head)
         surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, config.clip_coef)
         error = value_loss(self.network.value(obs), returns)
         loss = surrogate + config.vf_coef * error - config.ent_coef * entropy
@@ -243,7 +218,7 @@ class GAILTrainer(Trainer):
         if not isinstance(space, Discrete) and not space.bounded:
             raise ConfigError(f"GAIL takes bounded actions; {spec.name} has {space}")
         network = ActorCritic(config, spec)
-        self.actor = GAILActor(network, spec)
+        self.actor = GAILActor(network)
         self.learner = GAILLearner(network, config, spec)
 
     def train(self, msrl):

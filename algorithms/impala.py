@@ -8,20 +8,13 @@ without a lag the ratios of both policies are 1 and an iteration is one of A2C.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import nn
-
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
 from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import ConfigError
-from mindspore_rl.rl.action_distributions import (
-    categorical_entropy,
-    categorical_log_prob,
-    categorical_sample_with_log_prob,
-)
-from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import approx_kl, clip_by_global_norm, value_loss
-from mindspore_rl.rl.networks import RECURRENT, actor_critic, torso_shape
+from mindspore_rl.rl.networks import RECURRENT
+from mindspore_rl.rl.policies import ActorCritic
 from mindspore_rl.rl.returns import vtrace
 from mindspore_rl.rl.updates import Adam
 
@@ -72,40 +65,6 @@ class Transition(NamedTuple):
     final_obs: Any
 
 
-class ActorCritic(nn.Cell):
-    """Logits and values, from two networks or a shared torso."""
-
-    def __init__(self, config, spec):
-        super().__init__()
-        if not isinstance(spec.action_space, Discrete):
-            raise ConfigError(
-                f"impala needs discrete actions; {config.env} has {spec.action_space}"
-            )
-        torso, hidden, seed = config.torso, config.hidden, config.seed
-        self.obs_shape, self.mask_size = torso_shape(torso, spec), spec.mask_size
-        self.torso, self.policy, self.critic = actor_critic(
-            torso, spec, hidden, spec.action_space.n, seed, config.share_torso
-        )
-
-    def shared(self, obs):
-        """Returns: the torso's output of obs `[..., *spec.obs_shape]`."""
-        return self.torso(features(obs, self.mask_size).reshape((-1, *self.obs_shape)))
-
-    def logits(self, obs):
-        """Returns: `[n, actions]` of obs `[..., *spec.obs_shape]`."""
-        return masked(self.policy(self.shared(obs)), obs, self.mask_size)
-
-    def value(self, obs):
-        """Returns: `[n]` of obs `[..., *spec.obs_shape]`."""
-        return self.critic(self.shared(obs)).reshape(-1)
-
-    def both(self, obs):
-        """Returns: logits and values of obs `[..., *spec.obs_shape]`."""
-        shared = self.shared(obs)
-        logits = masked(self.policy(shared), obs, self.mask_size)
-        return logits, self.critic(shared).reshape(-1)
-
-
 class ImpalaActor(Actor):
     """Samples from its policy, which may be older than the learner's."""
 
@@ -117,11 +76,11 @@ class ImpalaActor(Actor):
 
     def act(self, obs, noise):
         """Returns: action and log_prob `[B]`."""
-        return categorical_sample_with_log_prob(self.network.logits(obs), noise)
+        return self.network.draw(self.network.head(obs), noise)
 
     def act_greedily(self, obs):
         """Returns: the most likely action `[B]`, for evaluation."""
-        return self.network.logits(obs).argmax(-1).astype("int32")
+        return self.network.likeliest(self.network.head(obs))
 
 
 class ImpalaLearner(Learner):
@@ -134,26 +93,22 @@ class ImpalaLearner(Learner):
 
     def loss(self, obs, action, old_log_prob, returns, advantage):
         """Per sample: the loss of section 4.2, then its terms for the metrics."""
-        logits, value = self.network.both(obs)
-        log_prob = categorical_log_prob(logits, action.reshape(-1))
+        log_prob, entropy, value = self.network.evaluate(obs, action.reshape(-1))
         policy_loss = -log_prob * advantage.reshape(-1)
         error = value_loss(value, returns.reshape(-1))
-        entropy = categorical_entropy(logits)
         loss = policy_loss + self.config.vf_coef * error - self.config.ent_coef * entropy
         return loss, policy_loss, error, entropy, approx_kl(log_prob, old_log_prob.reshape(-1))
 
     def learn(self, msrl, batch):
         """Learns from trajectories `[T, B]`. Returns: metrics."""
         config = self.config
-        logits, value = self.network.both(batch.obs)
-        log_prob = categorical_log_prob(logits, batch.action.reshape(-1))
-        final_value = self.network.value(batch.final_obs)
+        log_prob, _, value = self.network.evaluate(batch.obs, batch.action.reshape(-1))
         returns, advantage = vtrace(
             log_prob.reshape(batch.reward.shape),
             batch.log_prob,
             batch.reward,
             value.reshape(batch.reward.shape),
-            final_value.reshape(batch.reward.shape),
+            self.network.values(batch.final_obs),
             batch.terminated,
             batch.truncated,
             config.gamma,
@@ -188,7 +143,11 @@ class ImpalaTrainer(Trainer):
 
     def __init__(self, config, spec):
         super().__init__(config, spec)
-        network = ActorCritic(config, spec)
+        if not isinstance(spec.action_space, Discrete):
+            raise ConfigError(
+                f"impala needs discrete actions; {config.env} has {spec.action_space}"
+            )
+        network = ActorCritic(spec, config.torso, config.hidden, config.seed, config.share_torso)
         self.actor, self.learner = ImpalaActor(network), ImpalaLearner(network, config)
 
     def train(self, msrl):

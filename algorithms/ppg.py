@@ -8,24 +8,14 @@ own, while a divergence keeps the policy as it was (algorithm 1).
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import Parameter, float32, nn, ops
+from mindspore import ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
-from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.rl.action_distributions import (
-    categorical_entropy,
-    categorical_kl,
-    categorical_log_prob,
-    categorical_sample_with_log_prob,
-    normal_entropy,
-    normal_kl,
-    normal_log_prob,
-    normal_sample,
-)
 from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import approx_kl, clip_by_global_norm, clipped_surrogate, value_loss
 from mindspore_rl.rl.networks import MLP, RECURRENT, network, torso_shape
+from mindspore_rl.rl.policies import StochasticPolicy
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 from mindspore_rl.rl.updates import Adam
@@ -83,25 +73,17 @@ class Transition(NamedTuple):
     final_obs: Any
 
 
-class ActorCritic(nn.Cell):
-    """A policy with an auxiliary value head, and a value function that shares nothing with it.
-
-    The policy's head is `[n, actions]` logits, or mean and log_std of a normal distribution,
-    `[n, 2 k]`.
-    """
+class ActorCritic(StochasticPolicy):
+    """A policy with an auxiliary value head, and a value function that shares nothing with it."""
 
     def __init__(self, config, spec):
-        super().__init__()
-        space, torso, hidden, seed = spec.action_space, config.torso, config.hidden, config.seed
-        self.discrete = isinstance(space, Discrete)
-        self.size = space.n if self.discrete else space.size
+        super().__init__(spec.action_space)
+        torso, hidden, seed = config.torso, config.hidden, config.seed
         self.obs_shape, self.mask_size = torso_shape(torso, spec), spec.mask_size
         self.torso = network(torso, spec, hidden, None, 1.0, seed, 1)
         self.policy = MLP(self.torso.out_size, (), self.size, 0.01, seed, 2)
         self.auxiliary = MLP(self.torso.out_size, (), 1, 1.0, seed, 3)
         self.critic = network(torso, spec, hidden, 1, 1.0, seed, 4)
-        if not self.discrete:
-            self.log_std = Parameter(ops.zeros((self.size,), float32), name="log_std")
 
     def flat(self, obs):
         """Returns: obs `[..., *spec.obs_shape]` as `[n, ...]`, the networks' input."""
@@ -112,40 +94,14 @@ class ActorCritic(nn.Cell):
         return self.critic(self.flat(obs)).reshape(-1)
 
     def both(self, obs):
-        """Returns: the policy's head, and its auxiliary values `[n]`."""
+        """Returns: the policy's head with its deviation, and its auxiliary values `[n]`."""
         hidden = self.torso(self.flat(obs))
-        head, auxiliary = self.policy(hidden), self.auxiliary(hidden).reshape(-1)
-        if self.discrete:
-            return masked(head, obs, self.mask_size), auxiliary
-        return ops.concat((head, self.log_std + 0.0 * head), 1), auxiliary
+        head = self.with_deviation(masked(self.policy(hidden), obs, self.mask_size))
+        return head, self.auxiliary(hidden).reshape(-1)
 
     def head(self, obs):
         """Returns: the policy's head."""
         return self.both(obs)[0]
-
-    def sample(self, obs, noise):
-        """Returns: action and its log-probability `[B]` for obs `[B, ...]`."""
-        head = self.head(obs)
-        if self.discrete:
-            return categorical_sample_with_log_prob(head, noise)
-        mean = head[:, : self.size]
-        action = normal_sample(mean, self.log_std, noise)
-        return action, normal_log_prob(mean, self.log_std, action)
-
-    def evaluate(self, obs, action):
-        """Returns: log-probability and entropy `[n]` of actions."""
-        head = self.head(obs)
-        if self.discrete:
-            return categorical_log_prob(head, action), categorical_entropy(head)
-        log_prob = normal_log_prob(head[:, : self.size], self.log_std, action)
-        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob
-
-    def divergence(self, old, head):
-        """Returns: KL of the policy of a head `[..., k]` from that of an old one, `[...]`."""
-        if self.discrete:
-            return categorical_kl(old, head)
-        k = self.size
-        return normal_kl(old[..., :k], old[..., k:], head[..., :k], head[..., k:])
 
 
 class PPGActor(Actor):
@@ -153,17 +109,15 @@ class PPGActor(Actor):
 
     def __init__(self, network):
         super().__init__()
-        self.network = network
-        self.noise_size = 1 if network.discrete else 2 * network.size
+        self.network, self.noise_size = network, network.noise_size
 
     def act(self, obs, noise):
         """Returns: action and log_prob `[B]`."""
-        return self.network.sample(obs, noise)
+        return self.network.draw(self.network.head(obs), noise)
 
     def act_greedily(self, obs):
         """Returns: the most likely action `[B]` or `[B, k]`, for evaluation."""
-        head, size = self.network.head(obs), self.network.size
-        return head.argmax(-1).astype("int32") if self.network.discrete else head[:, :size]
+        return self.network.likeliest(self.network.head(obs))
 
 
 class PPGLearner(Learner):
@@ -179,7 +133,8 @@ class PPGLearner(Learner):
 
     def loss(self, obs, action, old_log_prob, advantage, returns):
         """Per sample: L^clip and L^value of section 2, then their terms for the metrics."""
-        log_prob, entropy = self.network.evaluate(obs, action)
+        head = self.network.head(obs)
+        log_prob, entropy = self.network.log_prob(head, action), self.network.entropy(head)
         surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, self.config.clip_coef)
         error = value_loss(self.network.value(obs), returns)
         loss = surrogate + error - self.config.ent_coef * entropy

@@ -8,20 +8,11 @@ learnt at a scale of 1 (van Hasselt et al. 2016, arXiv 1602.07714).
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import Parameter, float32, nn, ops
+from mindspore import ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
-from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.rl.action_distributions import (
-    categorical_entropy,
-    categorical_log_prob,
-    categorical_sample_with_log_prob,
-    normal_entropy,
-    normal_log_prob,
-    normal_sample,
-)
-from mindspore_rl.rl.action_masks import features, masked
+from mindspore_rl.rl.action_masks import features
 from mindspore_rl.rl.losses import (
     approx_kl,
     clip_by_global_norm,
@@ -30,9 +21,9 @@ from mindspore_rl.rl.losses import (
     clipped_value_loss,
     value_loss,
 )
-from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd, actor_critic, torso_shape
-from mindspore_rl.rl.popart import PopArt
-from mindspore_rl.rl.recurrent import recurrent_core, restarted
+from mindspore_rl.rl.networks import RECURRENT, RunningMeanStd
+from mindspore_rl.rl.policies import ActorCritic
+from mindspore_rl.rl.recurrent import restarted
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 from mindspore_rl.rl.updates import Adam
@@ -103,103 +94,12 @@ class Transition(NamedTuple):
     state: tuple  # the recurrent layer's state before the step; () without one
 
 
-class ActorCritic(nn.Cell):
-    """A policy and a value function, which share a recurrent layer and, if configured, the torso.
-
-    Discrete actions: logits. Continuous actions: the mean of a normal distribution, whose deviation
-    does not depend on the observation. State: a tuple of the layer's arrays `[..., state_size]`;
-    () without one.
-    """
-
-    def __init__(self, config, spec):
-        super().__init__()
-        self.discrete = isinstance(spec.action_space, Discrete)
-        self.normalises, self.mask_size = config.normalise_obs, spec.mask_size
-        self.obs_shape = torso_shape(config.torso, spec, config.normalise_obs)
-        outputs = spec.action_space.n if self.discrete else spec.action_space.size
-        torso, hidden, seed = config.torso, config.hidden, config.seed
-        self.core = recurrent_core(torso, spec, config.state_size, seed, 3)
-        self.torso, self.policy, self.critic = actor_critic(
-            torso, spec, hidden, outputs, seed, config.share_torso, self.core.size
-        )
-        self.shares_torso = not isinstance(self.torso, nn.Identity)
-        if not self.discrete:
-            self.log_std = Parameter(ops.zeros((outputs,), float32), name="log_std")
-        if self.normalises:
-            shape = self.obs_shape if self.mask_size else spec.obs_shape
-            self.obs_statistics = RunningMeanStd(shape)
-        self.scales_values = config.popart > 0
-        if self.scales_values:
-            self.popart = PopArt(config.popart)
-
-    def flat(self, obs):
-        """Returns: obs `[..., *spec.obs_shape]` as `[n, ...]`, the torsos' input."""
-        obs = features(obs, self.mask_size)
-        if self.normalises:
-            obs = self.obs_statistics.normalise(obs)
-        return obs.reshape((-1, *self.obs_shape))
-
-    def value(self, shared):
-        """Returns: values `[n]` of the torso's output `[n, ...]`, reward units."""
-        value = self.critic(shared).reshape(-1)
-        return self.popart.scaled(value) if self.scales_values else value
-
-    def values(self, obs, *state):
-        """Returns: values `[T, B]` of obs `[T, B, ...]`, reward units."""
-        inputs, _ = self.core(self.flat(obs), state)
-        return self.value(self.torso(inputs)).reshape(obs.shape[:2])
-
-    def final_values(self, obs, final_obs, *state):
-        """Returns: values `[T, B]` of final_obs, which follow obs and its state."""
-        _, state = self.core(self.flat(obs), state)
-        return self.values(final_obs, *state)
-
-    def sample(self, obs, state, noise):
-        """Returns: action and its log-probability `[B]` for obs `[B, ...]`, then the new state.
-
-        With a shared torso, which costs the most, the value `[B]` comes before the state.
-        """
-        inputs, state = self.core(self.flat(obs), state)
-        shared = self.torso(inputs)
-        head = masked(self.policy(shared), obs, self.mask_size)
-        if self.shares_torso:
-            state = (self.value(shared), *state)
-        if self.discrete:
-            return categorical_sample_with_log_prob(head, noise) + state
-        action = normal_sample(head, self.log_std, noise)
-        return (action, normal_log_prob(head, self.log_std, action)) + state
-
-    def evaluate(self, obs, action, *memory):
-        """Returns: log-probability, entropy and unscaled value `[n]` of obs `[n, ...]`, actions.
-
-        With a recurrent layer, of segments with ended and state: all are `[n, steps, ...]`.
-        """
-        shared = self.torso(self.core.unrolled(self.flat(obs), *memory))
-        head = masked(self.policy(shared), obs, self.mask_size)
-        value = self.critic(shared).reshape(-1)
-        if memory:
-            shape = memory[0].shape
-            head, value = head.reshape((*shape, -1)), value.reshape(shape)
-        if self.discrete:
-            return categorical_log_prob(head, action), categorical_entropy(head), value
-        log_prob = normal_log_prob(head, self.log_std, action)
-        return log_prob, normal_entropy(self.log_std) + 0.0 * log_prob, value  # one each
-
-    def greedy(self, obs, state):
-        """Returns: the most likely action `[B]` or `[B, k]`."""
-        head = self.policy(self.torso(self.core(self.flat(obs), state)[0]))
-        head = masked(head, obs, self.mask_size)
-        return head.argmax(-1).astype("int32") if self.discrete else head
-
-
 class PPOActor(Actor):
     """Samples from the current policy."""
 
-    def __init__(self, network, spec):
+    def __init__(self, network):
         super().__init__()
-        self.network = network
-        space = spec.action_space
-        self.noise_size = 1 if isinstance(space, Discrete) else 2 * space.size
+        self.network, self.noise_size = network, network.noise_size
 
     def act(self, obs, *, state, noise):
         """Returns: action and log_prob `[B]`, the value if it is cheap, then the new state."""
@@ -207,7 +107,7 @@ class PPOActor(Actor):
 
     def act_greedily(self, obs, *, state):
         """Returns: the action for evaluation."""
-        return self.network.greedy(obs, state)
+        return self.network.likeliest(self.network.head(obs, state))
 
 
 class PPOLearner(Learner):
@@ -312,8 +212,11 @@ class PPOTrainer(Trainer):
 
     def __init__(self, config, spec):
         super().__init__(config, spec)
-        network = ActorCritic(config, spec)
-        self.actor = PPOActor(network, spec)
+        network = ActorCritic(
+            spec, config.torso, config.hidden, config.seed, config.share_torso,
+            state_size=config.state_size, normalise_obs=config.normalise_obs, popart=config.popart,
+        )  # fmt: skip
+        self.actor = PPOActor(network)
         self.learner = PPOLearner(network, config, spec)
 
     def train(self, msrl):

@@ -9,21 +9,10 @@ whose value function Adam learns.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mindspore import Parameter, float32, nn, ops
+from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
-from mindspore_rl.environments.spaces import Discrete
-from mindspore_rl.rl.action_distributions import (
-    categorical_entropy,
-    categorical_kl,
-    categorical_log_prob,
-    categorical_sample_with_log_prob,
-    normal_entropy,
-    normal_kl,
-    normal_log_prob,
-    normal_sample,
-)
 from mindspore_rl.rl.action_masks import features, masked
 from mindspore_rl.rl.losses import value_loss
 from mindspore_rl.rl.natural_gradient import (
@@ -36,6 +25,7 @@ from mindspore_rl.rl.natural_gradient import (
 )
 from mindspore_rl.rl.networks import MLP, flat_size
 from mindspore_rl.rl.operators import flatten, shaped
+from mindspore_rl.rl.policies import StochasticPolicy
 from mindspore_rl.rl.returns import gae
 from mindspore_rl.rl.statistics import moments
 
@@ -81,17 +71,13 @@ class Transition(NamedTuple):
     final_obs: Any
 
 
-class Policy(nn.Cell):
-    """A distribution of actions: its head is logits, or mean and log_std `[n, 2 k]` of a normal."""
+class Policy(StochasticPolicy):
+    """A distribution of actions, whose head has its deviation."""
 
     def __init__(self, config, spec):
-        super().__init__()
-        space, self.obs_size, self.mask_size = spec.action_space, flat_size(spec), spec.mask_size
-        self.discrete = isinstance(space, Discrete)
-        self.size = space.n if self.discrete else space.size
+        super().__init__(spec.action_space)
+        self.obs_size, self.mask_size = flat_size(spec), spec.mask_size
         self.body = MLP(self.obs_size, config.hidden, self.size, 0.01, config.seed, 1)
-        if not self.discrete:  # before the body's parameters in their order
-            self.log_std = Parameter(ops.zeros((self.size,), float32), name="log_std")
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.trainable_params())
 
     def rows(self, obs):
@@ -100,10 +86,7 @@ class Policy(nn.Cell):
 
     def head(self, obs):
         """Returns: the outputs `[n, ...]` for obs `[..., size]`."""
-        out = self.body(self.rows(obs))
-        if self.discrete:
-            return masked(out, obs, self.mask_size)
-        return ops.concat((out, self.log_std + 0.0 * out), 1)
+        return self.with_deviation(masked(self.body(self.rows(obs)), obs, self.mask_size))
 
     def metric(self, obs, direction):
         """Returns: M J v for a direction v `[P]` of the parameters, `[n, ...]` as the head is."""
@@ -114,54 +97,21 @@ class Policy(nn.Cell):
         both = normal_metric(self.log_std + 0.0 * along, along, direction[0] + 0.0 * along)
         return ops.concat(both, 1)
 
-    def sample(self, obs, noise):
-        """Returns: action and its log-probability `[B]` for obs `[B, ...]`."""
-        head = self.head(obs)
-        if self.discrete:
-            return categorical_sample_with_log_prob(head, noise)
-        mean = head[:, : self.size]
-        action = normal_sample(mean, self.log_std, noise)
-        return action, normal_log_prob(mean, self.log_std, action)
-
-    def log_prob(self, head, action):
-        """Returns: log-probabilities `[n]` of actions."""
-        if self.discrete:
-            return categorical_log_prob(head, action.reshape(-1))
-        mean = head[:, : self.size]
-        return normal_log_prob(mean, self.log_std, action.reshape(mean.shape))
-
-    def entropy(self, head):
-        """Returns: `[n]`."""
-        if self.discrete:
-            return categorical_entropy(head)
-        return normal_entropy(self.log_std) + 0.0 * head[:, 0]
-
-    def divergence(self, old, head):
-        """Returns: KL of the policy of a head from that of an old one, `[n]`."""
-        if self.discrete:
-            return categorical_kl(old, head)
-        k = self.size
-        return normal_kl(old[:, :k], old[:, k:], head[:, :k], head[:, k:])
-
 
 class TRPOActor(Actor):
     """Samples from the current policy."""
 
     def __init__(self, policy):
         super().__init__()
-        self.policy = policy
-        self.noise_size = 1 if policy.discrete else 2 * policy.size
+        self.policy, self.noise_size = policy, policy.noise_size
 
     def act(self, obs, noise):
         """Returns: action and log_prob `[B]`."""
-        return self.policy.sample(obs, noise)
+        return self.policy.draw(self.policy.head(obs), noise)
 
     def act_greedily(self, obs):
         """Returns: the most likely action `[B]` or `[B, k]`, for evaluation."""
-        head = self.policy.head(obs)
-        return (
-            head.argmax(-1).astype("int32") if self.policy.discrete else head[:, : self.policy.size]
-        )
+        return self.policy.likeliest(self.policy.head(obs))
 
 
 class TRPOLearner(Learner):
@@ -181,7 +131,8 @@ class TRPOLearner(Learner):
     def surrogate(self, obs, action, old_log_prob, advantage):
         """Per sample: equation 14, negated; and the entropy."""
         head = self.policy.head(obs)
-        ratio = ops.exp(self.policy.log_prob(head, action) - old_log_prob.reshape(-1))
+        rows = action.reshape((-1, *action.shape[old_log_prob.ndim :]))
+        ratio = ops.exp(self.policy.log_prob(head, rows) - old_log_prob.reshape(-1))
         return -ratio * advantage.reshape(-1), self.policy.entropy(head)
 
     def pulled_back(self, obs, metric):

@@ -140,6 +140,11 @@ for k in range(3):
         continue
     target = target + msrl.mean(msrl.uniform(8, 1))
 """
+OF_STEPS = """
+            metrics = msrl.agent_learn(batch)
+            by = 0.9 + 0.01 * msrl.mean(income)
+            msrl.update(shrink, self.learner.net.trainable_params(), by)
+            msrl.report(metrics)"""
 SOME_TURNS = """
 for by in (1.0, 0.5):
     if msrl.mean(target) > by:
@@ -791,6 +796,17 @@ EQUAL = {
     ),
     "a dictionary made anew in a loop is filled; rows of an array have names": (
         {"learn": MADE_ANEW, "remove": [("\n    def learn", HELPERS), OF_FILE]},
+    ),
+    "an update takes what the loop over steps has summed": (
+        {
+            "loop": "income = 0.5 * income + reward",
+            "remove": [
+                FROM,
+                (ITERATIONS, f"        income = ops.zeros(self.config.num_envs)\n{ITERATIONS}"),
+                ("msrl.report(msrl.agent_learn(batch))", OF_STEPS),
+            ],
+        },
+        "SingleLearnerCoarse",
     ),
     "loops over minibatches in some turns of an unrolled loop": ({"learn": SOME_TURNS},),
     "the extreme of two numbers of the run": ({"learn": EXTREMES},),

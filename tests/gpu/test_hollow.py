@@ -258,7 +258,7 @@ def test_operators_said_to_lack_a_kernel_do(cuda, tmp_path):
 )
 def test_an_operator_without_a_kernel_is_named(train, tmp_path, call, text):
     source = (hollow.ROOT / "algorithms" / "a2c.py").read_text()
-    line = "self.torso(features(obs"
+    line = "self.network.evaluate(obs"
     before, after = source.split(line)
     file = tmp_path / "changed.py"
     file.write_text(f"{before}{line.replace('obs', call)}{after}")

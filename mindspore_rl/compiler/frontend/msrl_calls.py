@@ -213,7 +213,7 @@ class Calls:
             loss, values = functions.loss(node.args[0], values)
             objects: tuple[Expr, ...] = (loss, network)
         else:
-            method, values = self._method(node.args[0], values)
+            method, values = self._method(node.args[0], tuple(map(self.draft.beside_batch, values)))
             objects = (method,)
         values = self.draft.taken(name, values)
         attrs: dict[str, Any] = {"objects": objects}
