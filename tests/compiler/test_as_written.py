@@ -1044,6 +1044,10 @@ READ = {
     "entries beside names": "d = {}\n_, (d['a'], d['b']) = msrl.gradient(self.loss, self.net, obs, "
     "action, target)\ntarget = reward * d['b']",
     "update by an operator": "msrl.update(ops.assign, self.net.trainable_params()[0], 0.0)",
+    "an argument of a loss is made anew": "def parted(o, a, parts):\n"
+    "    parts = [2.0 * part for part in parts]\n    return sum(parts), *parts\n"
+    "g, m = msrl.gradient(parted, self.net, obs, action, (target, reward))\n"
+    "target = target * m[0]",
     "update by both": "d = {}\nd.update({'a': reward}, b=target)\ntarget = d['a'] + d['b']",
     "entries of the keys": "d = {'a': [], 'b': []}\nfor k, x in zip(d, (reward, target)):\n"
     "    d[k].append(x)\ntarget = d['b'][0]",

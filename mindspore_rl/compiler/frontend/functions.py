@@ -467,6 +467,7 @@ def _length(value: ast.expr, tree: Any) -> int | None:
             used = [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
             made = [n.value for n in nodes if isinstance(n, ast.Assign) and n.targets[0] in used]
             once = sum(isinstance(one.ctx, ast.Store) for one in used) == len(made) == 1
+            once &= not any(isinstance(node, ast.arg) and node.arg == name for node in nodes)
             owners = [n.value for n in nodes if isinstance(n, (ast.Attribute, ast.Subscript))]
             if once and not any(one in owners for one in used):
                 return _length(made[0], tree)

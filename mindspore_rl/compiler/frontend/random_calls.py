@@ -176,21 +176,7 @@ class Drawing:
         if not self.draft.loops or self.draft.loops[0].kind != "iterations":
             self.draft.fail(node, "msrl.minibatches outside msrl.iterations()")
         place = (*self.draft.place, self.draft.frame.place(call))
-        lines = tuple(line for _, line, _ in place)
-        if lines in self._left_out and place not in self._counted:
-            self.draft.fail(
-                node,
-                "msrl.minibatches after another in this line that a condition may leave out",
-                "their random numbers go by their lines: write one in a line",
-            )
-        if place in self._counted if not self.draft.conditions else self._drawn_ahead(place):
-            self.draft.fail(
-                node,
-                "msrl.minibatches that one turn of an unrolled loop reaches under a condition, and "
-                "another always",
-                "write a call for each, on lines of their own",
-            )
-        self._left_out |= {lines} if self.draft.perhaps else set()
+        self._check_line(place, node)
         count, num_steps = loop.count, self.reader.trainer.config.num_steps
         assert count is not None
         if num_steps % (count * max(steps, 1)):
@@ -217,8 +203,29 @@ class Drawing:
         found = self.draft.emit("minibatch", targets, args, reads=args, attrs=attrs)
         return unflattened(values, iter(found))
 
-    def _drawn_ahead(self, place: tuple) -> bool:
-        return ("permutations", place) in self._unrolled
+    def _check_line(self, place: tuple, node: ast.expr) -> None:
+        """Refuses a loop over minibatches whose permutations its place in the file does not tell.
+
+        Args:
+            place: the places of the calls that lead to it, and its own.
+            node: the arrays to split.
+        """
+        draft, lines = self.draft, tuple(line for _, line, _ in place)
+        ahead, counted = ("permutations", place) in self._unrolled, place in self._counted
+        if lines in self._left_out and not counted:
+            draft.fail(
+                node,
+                "msrl.minibatches after another in this line that a condition may leave out",
+                "their random numbers go by their lines: write one in a line",
+            )
+        if ahead if draft.conditions else counted:
+            draft.fail(
+                node,
+                "msrl.minibatches that one turn of an unrolled loop reaches under a condition, and "
+                "another always",
+                "write a call for each, on lines of their own",
+            )
+        self._left_out |= {lines} if draft.perhaps else set()
 
     def _counted_permutation(self, node: ast.AST, steps: int, place: tuple) -> str:
         """Emits the permutation of a loop over minibatches under a run-time condition.
