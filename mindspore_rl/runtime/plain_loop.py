@@ -5,11 +5,11 @@ It uses no graph, and shares only the formulas with the generated fragments.
 
 # ruff: noqa: D102  (the methods of `api.Msrl`)
 
+import itertools
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partialmethod
-from itertools import groupby
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +42,19 @@ class Environments(Protocol):
 def _has_names(value: Any) -> bool:
     """Returns whether a value is a record or a dictionary."""
     return isinstance(value, dict) or is_record(value)
+
+
+def _position(frame: FrameType) -> object:
+    """Returns the place in the source of the call that a frame executes.
+
+    The instruction would do in Python 3.10 alone: later versions execute a call of a built-in
+    function, as in `sum(f(x) for x in xs)`, by another instruction once it has been called a while.
+    """
+    code, instruction = frame.f_code, frame.f_lasti
+    if sys.version_info < (3, 11):
+        return instruction
+    place = next(itertools.islice(code.co_positions(), instruction // 2, None))
+    return instruction if None in place else place
 
 
 class Draws(NamedTuple):
@@ -252,7 +265,7 @@ class PlainLoop(ABC):
             frames.append(frame)
             frame = frame.f_back
         sites = self._sites.setdefault(purpose, {})
-        place = tuple((frame.f_code, frame.f_lasti) for frame in frames)
+        place = tuple((frame.f_code, _position(frame)) for frame in frames)
         if place not in sites:
             sites[place] = self._number(purpose, frames, {*sites.values()})
         return f"{purpose}#{sites[place]}"
@@ -260,7 +273,7 @@ class PlainLoop(ABC):
     def _number(self, purpose: str, frames: list[FrameType], others: set[int]) -> int:
         """Returns the number of a new site; by its lines in the user's file, if they are known."""
         outside = (f for f in frames if not f.f_globals["__name__"].startswith(__package__))
-        lines = tuple(line for line, _ in groupby(f.f_lineno for f in outside))[::-1]
+        lines = tuple(line for line, _ in itertools.groupby(f.f_lineno for f in outside))[::-1]
         limit = len(others) + len(self.draws) + 1
         free = [number for number in range(1, limit + 1) if number not in others]
         known = {number: self.draws.get(f"{purpose}#{number}") for number in free}

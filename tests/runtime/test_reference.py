@@ -1,10 +1,12 @@
-"""The plain loop's kept replay."""
+"""The plain loop's kept replay, and the numbers of its calls."""
+
+import sys
 
 import numpy as np
 import pytest
 
 from mindspore_rl.errors import ReplayError
-from mindspore_rl.runtime.reference import Kept
+from mindspore_rl.runtime.reference import Kept, Reference
 
 
 @pytest.mark.parametrize("by", ["stratified", "priority"])
@@ -16,3 +18,17 @@ def test_too_few_records_for_a_window_are_told_as_in_a_job(by):
     assert obs.shape == (4, 2, 1)
     with pytest.raises(ReplayError, match="fewer records than the 3 of one draw"):
         kept.draw(noise, 4, by, 3)
+
+
+def test_a_call_keeps_its_number_when_python_specialises_the_instructions_around_it():
+    loop, names = object.__new__(Reference), []
+    loop.draws, loop._sites = {}, {}
+
+    def asked(_):
+        names.append(loop._site("uniform_noise", sys._getframe(1)))
+        return 0
+
+    for _ in range(50):
+        sum(asked(k) for k in (1, 2))
+        sum(asked(k) for k in (1, 2)) + sum(asked(k) for k in (1, 2))
+    assert {*names} == {f"uniform_noise#{number}" for number in (1, 2, 3)}
