@@ -125,7 +125,8 @@ class Held:
             plan, cut = pipeline.prepare(request, run_dir, self._see)
         if plan.arrivals is not None:
             return self._replayed(case, request, plan, run_dir)
-        recorded, _ = pipeline.prepare(replace(request, record=MARKS), recorded_dir)
+        with_marks = replace(request, record=MARKS)
+        recorded, _ = pipeline.prepare(with_marks, recorded_dir, cut=cut)
         carried = held.names_in_source(plan, cut)
         unread = held.unread_sites(cut)
         self.unread.update(unread)

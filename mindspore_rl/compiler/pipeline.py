@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_rl import programs
-from mindspore_rl.compiler.frontend.build import build
+from mindspore_rl.compiler.frontend.build import build, read
 from mindspore_rl.compiler.ir.ir import Program, walk
 from mindspore_rl.compiler.ir.text import render
 from mindspore_rl.compiler.lowering.emit_module import Generated
@@ -144,8 +144,9 @@ def _cut(request: JobRequest, trainer: Any, see: See) -> Partition:
         return result
 
     config, policy = request.config, request.policy
-    program = done("build", build(trainer, request.algorithm.stem))
-    program = done("infer", infer(program, trainer, request.compiled, cached=True))
+    loop = read(trainer)
+    program = done("build", build(trainer, request.algorithm.stem, loop))
+    program = done("infer", infer(program, trainer, request.compiled, cached=True, job=loop))
     placed = done("replicate", replicate(policy, request.workers, config.num_envs, program.teams))
     cut = done("partition", partition(program, policy, placed))
     cut = done("reduce", reduce_partials(cut))
@@ -194,17 +195,31 @@ def stage_text(result: Any) -> str:
     )
 
 
-def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Plan, Partition]:
+def prepare(
+    request: JobRequest, run_dir: Path, see: See = _nothing, cut: Partition | None = None
+) -> tuple[Plan, Partition]:
     """Lowers a job into a run directory.
 
     A GPU holds at most one rank of a group. On a single host with fewer GPUs than replicas, the
     job is planned again with one replica per GPU and more environments each. Other ranks may share
     a GPU.
+
+    Args:
+        request: the job.
+        run_dir: the folder that its fragments and files go to.
+        see: called with the result of each pass.
+        cut: of a request that differs only in what it records, in place of the passes before
+            `project`.
+
+    Returns: the plan, and the partitioned program.
+
+    Raises:
+        MsrlError: any mistake in the program, the policy or the configuration.
     """
     request = replace(request, cells=_cells(request))
     if request.cells == "native":
         toolchain.begin(toolchain.threads)
-    plan, cut = _plan(request, run_dir, see)
+    plan, cut = _plan(request, run_dir, see, cut)
     if request.device == "GPU" and not request.deployment.spans_hosts:
         gpus = len(gpu.driver().gpus)
         if len(plan.group_ranks) > gpus and request.workers > gpus:
@@ -212,11 +227,13 @@ def prepare(request: JobRequest, run_dir: Path, see: See = _nothing) -> tuple[Pl
     return plan, cut
 
 
-def _plan(request: JobRequest, run_dir: Path, see: See) -> tuple[Plan, Partition]:
+def _plan(
+    request: JobRequest, run_dir: Path, see: See, cut: Partition | None = None
+) -> tuple[Plan, Partition]:
     config, trainer = request.config, _trainer(request)
     if request.device == "GPU":
         gpu.refuse_operators(programs.modules_of(trainer))
-    cut = _cut(request, trainer, see)
+    cut = cut or _cut(request, trainer, see)
     num_ranks = sum(fragment.replicas for fragment in cut.fragments)
     alone = num_ranks == 1 or not request.compiled
     per_iteration = cut.program.steps_per_env * config.num_envs

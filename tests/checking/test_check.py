@@ -97,8 +97,8 @@ def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(
     """The gradient of one fragment is a third of the correct one, once only as it trains."""
     prepare = pipeline.prepare
 
-    def spoilt(request, run_dir, *see):
-        found = prepare(request, run_dir, *see)
+    def spoilt(request, run_dir, *see, **cut):
+        found = prepare(request, run_dir, *see, **cut)
         if recorded != bool(request.record):
             return found
         (file,) = (run_dir / "fragments").glob("*.py")

@@ -76,7 +76,9 @@ def differences(job: JobRequest, folder: Path, change=None) -> list[str]:
     wrong = _settled(job, plan, reference, folder / "run", change)
     if wrong or not job.record or change is not None:
         return wrong
-    return run_and_compare(dataclasses.replace(job, record=()), reference, folder / "as-trained")
+    as_trained, folder = dataclasses.replace(job, record=()), folder / "as-trained"
+    plan, _ = prepare(as_trained, folder, read_back, cut)
+    return _settled(as_trained, plan, reference, folder, None)
 
 
 def run_and_compare(

@@ -59,7 +59,9 @@ class Findings:
     agents_mixed: dict[str, str]
 
 
-def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = False) -> Program:
+def infer(
+    program: Program, trainer: Any, compiled: bool = True, cached: bool = False, job: Any = None
+) -> Program:
     """Adds values and row dependence to a program, from probe runs and compiled graphs.
 
     Args:
@@ -67,6 +69,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
         trainer: the job's trainer.
         compiled: whether the job's cells will be compiled; then every operation must compile.
         cached: whether to reuse the cached results of the same program.
+        job: the trainer's loop, as `read` returns it; None: it is read here.
 
     Raises:
         ProgramError: an operation fails on probe data, draws random numbers, or does not compile,
@@ -76,7 +79,7 @@ def infer(program: Program, trainer: Any, compiled: bool = True, cached: bool = 
     name = _name_in_cache(trainer, program, compiled) if cached else ""
     found = _from_cache(name)
     if found is None:
-        found = _examine(program, trainer, compiled)
+        found = _examine(program, trainer, compiled, job or read(trainer))
         if name:
             keep(name, pickle.dumps(found))
     else:
@@ -113,9 +116,9 @@ def _from_cache(name: str) -> Findings | None:
     return None
 
 
-def _examine(program: Program, trainer: Any, compiled: bool) -> Findings:
+def _examine(program: Program, trainer: Any, compiled: bool, job: Any) -> Findings:
     """Evaluates a program with two small numbers of environments and reads its compiled graph."""
-    job, config = read(trainer), trainer.config
+    config = trainer.config
     with GrowingEnvironment(config.env, trainer.spec.in_graph, config.seed) as shared:
         trainers = smaller_trainers(trainer, PROBE_ENVS, program.algorithm)
         few, more = next(trainers), next(trainers)

@@ -77,7 +77,8 @@ def build(trainer: Any, algorithm: str, job: "_Builder | None" = None) -> Progra
     Args:
         trainer: the trainer whose `train` is read.
         algorithm: its name.
-        job: the loop of the job's trainer, if it has another number of environments.
+        job: the loop of the job's trainer, which may have another number of environments; None:
+            this trainer is the job's, and its loop is read here.
 
     Raises:
         ProgramError: `train` uses Python that the analysis does not support; names the line.
@@ -185,7 +186,7 @@ class _Builder(ExpressionReader):
         self.perhaps.carried = carried or {}
         self.draft.implied = marks or {}
         num_envs = (job or self).trainer.config.num_envs
-        wanted = tuple(job.calls.records.each) if job else ()
+        wanted = tuple(job.calls.records.each) if job and job.trainer is not trainer else ()
         self.calls: Calls = Calls(self, num_envs, wanted)
         self.loops, self.changes = Loops(self), Changes(self)
         self.problems: dict[str, ProgramError] = {}
