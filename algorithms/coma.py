@@ -43,18 +43,11 @@ class Config:
     gamma: float = option(0.95, "discount per step", ge=0, le=1)
     return_lambda: float = option(0.8, "lambda of the critics' returns, TD(lambda)", ge=0, le=1)
     critic_epochs: int = option(4, "passes of the critics over the batch of an iteration", ge=1)
-    num_minibatches: int = option(5, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(5, "minibatches of a pass", ge=1, divides="num_steps")
     target_every: int = option(20, "updates between two copies to the target critics", ge=1)
     ent_coef: float = option(0.01, "weight of the entropy bonus; the paper has none", ge=0)
     max_grad_norm: float = option(10.0, "bound of the gradients' norm, of all networks", gt=0)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
-
-    def __post_init__(self):
-        if self.num_steps % self.num_minibatches:
-            raise ValueError(
-                f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                f"{self.num_steps}; choose one that does"
-            )
 
 
 class Transition(NamedTuple):

@@ -38,7 +38,7 @@ class Config:
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", ge=0, le=1)
     update_epochs: int = option(4, "passes of the policy over the batch of an iteration", ge=1)
-    num_minibatches: int = option(4, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(4, "minibatches of a pass", ge=1, divides="num_steps")
     clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
@@ -46,13 +46,6 @@ class Config:
     discriminator_rate: float = option(3e-4, "Adam's step size of the discriminator", ge=0)
     discriminator_epochs: int = option(1, "its passes over the batch of an iteration", ge=1)
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
-
-    def __post_init__(self):
-        if self.num_steps % self.num_minibatches:
-            raise ValueError(
-                f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                f"{self.num_steps}; choose one that does"
-            )
 
     @property
     def batch_size(self):

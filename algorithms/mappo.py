@@ -47,7 +47,7 @@ class Config:
     gamma: float = option(0.95, "discount per step", ge=0, le=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", ge=0, le=1)
     update_epochs: int = option(10, "passes over the batch of an iteration", ge=1)
-    num_minibatches: int = option(5, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(5, "minibatches of a pass", ge=1, divides="num_steps")
     clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value loss", ge=0)
@@ -55,13 +55,6 @@ class Config:
     central: bool = option(True, "the critic sees the joint state; false: IPPO")
     shared: bool = option(True, "one policy and critic for a team; false: for each agent")
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
-
-    def __post_init__(self):
-        if self.num_steps % self.num_minibatches:
-            raise ValueError(
-                f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                f"{self.num_steps}; choose one that does"
-            )
 
 
 class Transition(NamedTuple):

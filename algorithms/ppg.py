@@ -36,10 +36,10 @@ class Config:
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", ge=0, le=1)
     update_epochs: int = option(4, "passes over the batch of an iteration; the paper's is 1", ge=1)
-    num_minibatches: int = option(4, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(4, "minibatches of a pass", ge=1, divides="num_steps")
     phase_iterations: int = option(8, "iterations from one auxiliary phase to the next", ge=1)
     aux_epochs: int = option(6, "passes of an auxiliary phase over their batches", ge=1)
-    aux_minibatches: int = option(32, "minibatches of such a pass; divides num_steps", ge=1)
+    aux_minibatches: int = option(32, "minibatches of such a pass", ge=1, divides="num_steps")
     clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
     clone_coef: float = option(1.0, "weight of the divergence from the policy before", ge=0)
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
@@ -48,12 +48,6 @@ class Config:
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", ge=1)
 
     def __post_init__(self):
-        for name in ("num_minibatches", "aux_minibatches"):
-            if self.num_steps % getattr(self, name):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} does not divide num_steps={self.num_steps}; "
-                    "choose one that does"
-                )
         if self.torso in RECURRENT:
             raise ValueError(
                 f"torso={self.torso} has a state, expected mlp, cnn or impala: train ppo for a "

@@ -44,7 +44,7 @@ class Config:
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     gae_lambda: float = option(0.95, "lambda of generalised advantage estimation", ge=0, le=1)
     update_epochs: int = option(4, "passes over the batch of an iteration", ge=1)
-    num_minibatches: int = option(4, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(4, "minibatches of a pass", ge=1, divides="num_steps")
     target_kl: float | None = option(None, "ends the passes once approx_kl is above it", gt=0)
     clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
     clip_value_loss: bool = option(False, "clip the change of the value like the ratio")
@@ -66,11 +66,6 @@ class Config:
     hidden: tuple[int, ...] = option((64, 64), "widths of the dense hidden layers", ge=1)
 
     def __post_init__(self):
-        if self.num_steps % self.num_minibatches:
-            raise ValueError(
-                f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                f"{self.num_steps}; choose one that does"
-            )
         steps = self.num_steps // self.num_minibatches
         if self.torso in RECURRENT and steps % self.segment_steps:
             raise ValueError(

@@ -47,7 +47,7 @@ class Config:
     reward_coef: float = option(2.0, "weight of the reward's advantage", ge=0)
     bonus_coef: float = option(1.0, "weight of the bonus's advantage; 0 is PPO", ge=0)
     update_epochs: int = option(4, "passes over the batch of an iteration", ge=1)
-    num_minibatches: int = option(4, "minibatches of a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(4, "minibatches of a pass", ge=1, divides="num_steps")
     clip_coef: float = option(0.2, "range of the probability ratio around 1", gt=0)
     ent_coef: float = option(0.01, "weight of the entropy bonus", ge=0)
     vf_coef: float = option(0.5, "weight of the value losses", ge=0)

@@ -48,15 +48,8 @@ class Config:
     line_search_shrink: float = option(0.8, "from one size to the next", gt=0, le=1)
     value_learning_rate: float = option(1e-3, "Adam's step size of the value function", ge=0)
     value_epochs: int = option(8, "its passes over the batch of an iteration", ge=1)
-    num_minibatches: int = option(4, "minibatches of such a pass; divides num_steps", ge=1)
+    num_minibatches: int = option(4, "minibatches of such a pass", ge=1, divides="num_steps")
     hidden: tuple[int, ...] = option((64, 64), "widths of the hidden layers (tanh)", ge=1)
-
-    def __post_init__(self):
-        if self.num_steps % self.num_minibatches:
-            raise ValueError(
-                f"num_minibatches={self.num_minibatches} does not divide num_steps="
-                f"{self.num_steps}; choose one that does"
-            )
 
 
 class Transition(NamedTuple):

@@ -51,19 +51,23 @@ REQUIRED = {
 """Keys that the configuration of every algorithm has; their fields need no range of their own."""
 
 
-def option(default: Any, text: str, *, in_older_runs: Any = None, **bounds: float) -> Any:
+def option(
+    default: Any, text: str, *, divides: str = "", in_older_runs: Any = None, **bounds: float
+) -> Any:
     """Makes a field of a configuration.
 
     Args:
         default: default value.
         text: help text for `--help`.
+        divides: name of the field that it divides without remainder, such as `num_steps`.
         in_older_runs: its value in runs whose saved configuration lacks it; None: the default.
         bounds: bounds of its number, or of each of its numbers, see `Range`.
     """
     bounds = {_BEFORE.get(name, name): bound for name, bound in bounds.items()}
     allowed = {"range": Range(**bounds)} if bounds else {}
     older = {} if in_older_runs is None else {"older": in_older_runs}
-    return dataclasses.field(default=default, metadata={"help": text, **allowed, **older})
+    metadata = {"help": text, "divides": divides, **allowed, **older}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def resolve(
@@ -132,9 +136,17 @@ def _built(config_class: type, given: Mapping[str, object], keys: Mapping[str, "
             f"give a value, for example {missing[0]}={keys[missing[0]].example}"
         )
     try:
-        return config_class(**given)
+        config = config_class(**given)
     except ValueError as error:
         raise ConfigError(f"{config_class.__name__}: {error}") from error
+    for field in _fields(config_class):
+        name, whole = field.name, field.metadata.get("divides")
+        if whole and getattr(config, whole) % getattr(config, name):
+            raise ConfigError(
+                f"{config_class.__name__}: {name}={getattr(config, name)} does not divide {whole}="
+                f"{getattr(config, whole)}; choose one that does"
+            )
+    return config
 
 
 def _nested(config_class: type, value: object) -> Any:
@@ -162,13 +174,18 @@ def help_text(config_class: type) -> str:
             field.name,
             _name(key.kind),
             "required" if _default(field) is dataclasses.MISSING else _show(_default(field)),
-            ", ".join(filter(None, (str(field.metadata.get("help", "")), str(key.range)))),
+            ", ".join(filter(None, (*_told(field), str(key.range)))),
         )
         for field, key in zip(_fields(config_class), keys_of(config_class).values(), strict=True)
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _told(field: dataclasses.Field) -> tuple[str, str]:
+    whole = field.metadata.get("divides")
+    return str(field.metadata.get("help", "")), f"divides {whole}" if whole else ""
 
 
 def _fields(config_class: type) -> list[dataclasses.Field]:
@@ -191,7 +208,8 @@ def keys_of(config_class: type) -> dict[str, ConfigKey]:
     """Returns the keys of a configuration.
 
     Raises:
-        ConfigError: the class is not a dataclass, or a field has an unsupported kind.
+        ConfigError: the class is not a dataclass, or a field has an unsupported kind or divides one
+            that is none.
     """
     hints = get_type_hints(config_class)
     keys = {}
@@ -201,6 +219,11 @@ def keys_of(config_class: type) -> dict[str, ConfigKey]:
             raise ConfigError(
                 f"{config_class.__name__}.{field.name} is annotated {kind}, expected int, float, "
                 "bool, str, tuple[X, ...] of these or X | None, for example `tuple[int, ...]`"
+            )
+        whole = field.metadata.get("divides") or field.name
+        if whole not in hints:
+            raise ConfigError(
+                f"{config_class.__name__}.{field.name} divides {whole!r}, expected a field's name"
             )
         allowed = field.metadata.get("range") or REQUIRED.get(field.name) or Range()
         keys[field.name] = key_of(kind, _default(field), allowed)

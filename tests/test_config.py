@@ -305,6 +305,26 @@ def test_numbers_are_in_their_range(text, message):
     assert "seed" in help_text(Ranged).splitlines()[0] and "0 to 4294967295" in help_text(Ranged)
 
 
+@dataclass(frozen=True)
+class Parted:
+    steps: int = 12
+    parts: int = option(4, "of a pass", ge=1, divides="steps")
+
+
+def test_a_number_divides_that_of_another_field():
+    assert resolve(Parted, None, {"steps": 10}, ["parts=5"]) == Parted(10, 5)
+    with pytest.raises(ConfigError, match="Parted: parts=5 does not divide steps=12; choose one"):
+        resolve(Parted, None, {}, ["parts=5"])
+    assert "of a pass, divides steps, at least 1" in help_text(Parted)
+
+    @dataclass(frozen=True)
+    class Odd:
+        parts: int = option(4, "of a pass", divides="stesp")
+
+    with pytest.raises(ConfigError, match="Odd.parts divides 'stesp', expected a field's name"):
+        resolve(Odd, None, {}, [])
+
+
 def test_an_attribute_that_a_configuration_lacks():
     with pytest.raises(AttributeError) as caught:
         Config().learning_rat  # noqa: B018
