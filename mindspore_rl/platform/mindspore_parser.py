@@ -31,7 +31,7 @@ from mindspore.ops.composite import multitype_ops
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import one_type, python_in_graphs, refused_python
 from mindspore_rl.platform.python_in_graphs import OF_ARRAYS
-from mindspore_rl.platform.user_modules import Matches, own_nodes
+from mindspore_rl.platform.syntax import Matches, own_nodes
 
 SETS, LISTED = "set_data_by_msrl", "parameters_by_msrl"
 CHAIN, MERGED, REDUCTIONS = "chain_by_msrl", "merged_by_msrl", "reductions_by_msrl"

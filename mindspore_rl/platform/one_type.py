@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import Tensor, float32, ops
 
-from mindspore_rl.platform.user_modules import own_nodes
+from mindspore_rl.platform.syntax import own_nodes
 
 AS_ARRAY, TEST = "as_array_by_msrl", "test_by_msrl"
 ENDS = (ast.Return, ast.Break, ast.Continue, ast.Raise)

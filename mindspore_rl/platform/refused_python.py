@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from mindspore_rl.platform.user_modules import own_nodes
+from mindspore_rl.platform.syntax import own_nodes
 
 INSTEAD = {
     ast.Try: "`try`: leave it out, or test before what may fail",

@@ -7,7 +7,6 @@ The folder of a file becomes a package with a unique name, so that two folders m
 import ast
 import builtins
 import contextlib
-import copy
 import functools
 import keyword
 import os
@@ -16,7 +15,7 @@ import sys
 import sysconfig
 import traceback
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.abc import Loader
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -259,58 +258,6 @@ def unchanged(file: Path, folder: Path) -> Path:
         if not source.is_file() or source.read_bytes() != found.read_bytes():
             return copy
     return file
-
-
-def statement_in(lines: Sequence[str]) -> ast.stmt:
-    """Parses the source lines of a function, which keeps its columns if the lines are indented.
-
-    Raises:
-        SyntaxError: they are part of a longer expression, such as a lambda.
-    """
-    nested = lines[0][:1].isspace()  # a method's lines; under `if` they parse
-    tree = ast.parse("".join(["if 1:\n"] * nested + [*lines]))
-    ast.increment_lineno(tree, -nested)
-    tree = Matches().visit(tree)
-    first = tree.body[0]
-    return first.body[0] if isinstance(first, ast.If) else first
-
-
-class Matches(ast.NodeTransformer):
-    """Makes an `if` of a `match` of numbers, texts and names of constants; others stay."""
-
-    def visit_Match(self, node: ast.Match) -> ast.stmt:  # noqa: N802, D102
-        self.generic_visit(node)
-        found: list[ast.stmt] = []
-        for case in reversed(node.cases):
-            pattern = case.pattern
-            several = pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]
-            tests = [test for one in several if (test := _test_of(node.subject, one)) is not None]
-            if len(tests) < len(several):
-                return node
-            holds = tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
-            if case.guard is not None:
-                holds = ast.BoolOp(ast.And(), [holds, case.guard])
-            found = [ast.If(holds, case.body, found)]
-        return ast.fix_missing_locations(ast.copy_location(found[0], node))
-
-
-def _test_of(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
-    match pattern:
-        case ast.MatchValue(value):
-            return ast.Compare(copy.deepcopy(subject), [ast.Eq()], [value])
-        case ast.MatchSingleton(value):
-            return ast.Compare(copy.deepcopy(subject), [ast.Is()], [ast.Constant(value)])
-        case ast.MatchAs(None, None):
-            return ast.Constant(True)
-    return None
-
-
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes in a node; functions and classes in it themselves, but not their parts."""
-    for part in ast.iter_child_nodes(node):
-        yield part
-        if not isinstance(part, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            yield from own_nodes(part)
 
 
 def split_environment(name: str) -> tuple[Path, str] | None:

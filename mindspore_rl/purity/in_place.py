@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindspore_rl.platform.user_modules import is_users, own_nodes
+from mindspore_rl.platform.syntax import own_nodes
+from mindspore_rl.platform.user_modules import is_users
 from mindspore_rl.purity.calls import profiled
 from mindspore_rl.rl.operators import leaves, to_array
 

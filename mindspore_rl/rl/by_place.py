@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform.user_modules import is_users, own_nodes, statement_in
+from mindspore_rl.platform.syntax import nodes_of, own_nodes, source_lines, statement_in
+from mindspore_rl.platform.user_modules import is_users
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
 Form = tuple
@@ -144,7 +145,7 @@ def _copy(
 ) -> tuple[Callable, Named | None]:
     """Copies a function, see `_Fields`. Returns: the copy, and what is named in its result."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
-    lines, first = inspect.getsourcelines(inner)
+    lines, first = source_lines(inner)
     reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first, only_tuples)
     reader.read(_definition(lines))
     if only_tuples and not reader.edits:
@@ -170,7 +171,7 @@ def made_from(lines: list[str], first: int, like: Any, free: dict[str, Any]) -> 
     file = _file_of([*["\n"] * (first - 1), *lines], inspect.getsourcefile(like) or "?")
     tree = _definition(lines)
     tree.decorator_list, tree.returns = [], None
-    for part in ast.walk(tree.args):
+    for part in nodes_of(tree.args):
         if isinstance(part, ast.arg):
             part.annotation = None
     tree.args.defaults = [ast.Constant(None) for _ in tree.args.defaults]
@@ -312,7 +313,7 @@ class _Fields(ast.NodeVisitor):
         """Returns what is assigned to a name that a function only returns; else the node itself."""
         if not isinstance(node, ast.Name):
             return node
-        parts = list(ast.walk(function))
+        parts = list(nodes_of(function))
         found = [
             p
             for p in parts
@@ -349,7 +350,7 @@ class _Fields(ast.NodeVisitor):
     def read(self, node: ast.FunctionDef) -> None:
         """Reads the function's body: copies of a record's name are followed."""
         self.owner = (node.args.posonlyargs + node.args.args)[:1]
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             if isinstance(part, ast.Assign) and (form := self.form(part.value)):
                 names = [t.id for t in part.targets if isinstance(t, ast.Name)]
                 self._taken |= {part.value} if len(names) == len(part.targets) else set()
@@ -357,8 +358,8 @@ class _Fields(ast.NodeVisitor):
                 if named := self.named(part.value):
                     self._named |= dict.fromkeys(names, named)
         self._find_result(node)
-        stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_store(n)]
-        stored += [n.arg for n in ast.walk(node) if isinstance(n, ast.arg)]
+        stored = [n.id for n in nodes_of(node) if isinstance(n, ast.Name) and _is_store(n)]
+        stored += [n.arg for n in nodes_of(node) if isinstance(n, ast.arg)]
         for name, form in self.forms.items():
             if form and stored.count(name) > 1:
                 what = "a dictionary" if _is_dictionary(form) else "a NamedTuple"

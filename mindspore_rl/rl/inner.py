@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.platform.syntax import nodes_of, source_lines, statement_in
 from mindspore_rl.rl.by_place import made_from
 
 
@@ -27,10 +27,10 @@ def inner(
         fixed: the values of its other names.
     """
     function = inspect.unwrap(getattr(function, "__func__", function))
-    lines, first = inspect.getsourcelines(function)
+    lines, first = source_lines(function)
     tree = next(
         node
-        for node in ast.walk(statement_in(lines))
+        for node in nodes_of(statement_in(lines))
         if isinstance(node, (ast.FunctionDef, ast.Lambda))
         and (node.lineno, node.col_offset) == (line, column)
     )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from mindspore_rl.compiler.frontend.loop_carried import assigned
 from mindspore_rl.platform.names import unused
+from mindspore_rl.platform.syntax import children, nodes_of
 
 Node = TypeVar("Node", bound=ast.AST)
 BOUND = """supported: a `while` that counts its turns up to a number known now, such as
@@ -78,8 +79,8 @@ def count_turns(function: ast.FunctionDef, kind_of: Callable[[ast.expr], str]) -
 
 def names_in(function: ast.FunctionDef) -> set[str]:
     """Returns the variables and arguments of a function."""
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    return names | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    names = {node.id for node in nodes_of(function) if isinstance(node, ast.Name)}
+    return names | {node.arg for node in nodes_of(function) if isinstance(node, ast.arg)}
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -185,7 +186,7 @@ def _continues(node: ast.AST) -> bool:
     """Returns whether a statement has a `continue` of the loop in which it stands."""
     if isinstance(node, (ast.For, ast.While)):
         return False
-    return isinstance(node, ast.Continue) or any(map(_continues, ast.iter_child_nodes(node)))
+    return isinstance(node, ast.Continue) or any(map(_continues, children(node)))
 
 
 def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
@@ -203,7 +204,7 @@ def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
     stores = [
         n.id
         for statement in loop.body
-        for n in ast.walk(statement)
+        for n in nodes_of(statement)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     ]
     steps = [
@@ -213,7 +214,7 @@ def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
         and isinstance(statement.op, ast.Add)
         and ast.unparse(statement.target) == ast.unparse(low)
     ]
-    fixed = {n.id for e in (high, *steps) for n in ast.walk(e) if isinstance(n, ast.Name)}
+    fixed = {n.id for e in (high, *steps) for n in nodes_of(e) if isinstance(n, ast.Name)}
     if len(steps) != 1 or stores.count(ast.unparse(low)) != 1 or fixed & set(stores):
         return None
     first, limit, step = copy.deepcopy((low, high, steps[0]))
@@ -224,6 +225,6 @@ def _turns_of(part: ast.expr, loop: ast.While) -> ast.expr | None:
     else:
         turns = ast.BinOp(ast.BinOp(limit, ast.Sub(), first), ast.FloorDiv(), step)
         count = ast.BinOp(turns, ast.Add(), ast.Constant(1))
-    for inside in ast.walk(count):
+    for inside in nodes_of(count):
         at(part, inside)
     return count

@@ -59,6 +59,7 @@ from mindspore_rl.compiler.ir.ir import Branch, Loop, Op, Program, site_of, walk
 from mindspore_rl.compiler.ir.operations import OPERATIONS
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform import refused_python
+from mindspore_rl.platform.syntax import nodes_of
 
 STATEMENTS = {
     ast.While: "a `while` without a bound",
@@ -120,7 +121,7 @@ def _reading(
     trainer: Any, job: "_Builder | None" = None, marks: Implied | None = None
 ) -> "_Builder":
     """Reads `trainer.train`, again where a loop or condition begins with more than was known."""
-    carried: Carried = {}
+    carried: Carried = {} if job is None else copy.deepcopy(job.perhaps.carried)
     while True:
         try:
             return _Builder(trainer, job, marks, carried).read()
@@ -318,7 +319,7 @@ class _Builder(ExpressionReader):
     def _body(self, tree: ast.FunctionDef) -> Struct:
         """Reads the body of the innermost function and returns its return value."""
         frame, result = self.frame, Static(None)
-        for part in ast.walk(tree):
+        for part in nodes_of(tree):
             if isinstance(part, (ast.Nonlocal, ast.Global)):
                 frame.fail(part, "`nonlocal` or `global`", "return what the function computes")
         frame.numbers, frame.apart = used_as_numbers(tree), taken_apart(tree)

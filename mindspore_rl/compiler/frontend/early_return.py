@@ -14,6 +14,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
 from mindspore_rl.platform.names import unused
+from mindspore_rl.platform.syntax import children, nodes_of
 
 Holds = Callable[[ast.expr], bool | None]
 
@@ -112,12 +113,12 @@ class _Loops(ast.NodeTransformer):
 
     def _left(self, node: ast.Return) -> list[ast.stmt]:
         value, flag, found = node.value, unused("left", self.names), list[ast.stmt]()
-        for name in sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}):
+        for name in sorted({n.id for n in nodes_of(node) if isinstance(n, ast.Name)}):
             if name in self._indices:
                 kept = unused(f"{name}_left", self.names)
                 self.before.append(_set(kept, ast.Constant(0)))
                 found.append(at(node, _set(kept, ast.Name(name, ast.Load()))))
-                for part in ast.walk(node):
+                for part in nodes_of(node):
                     if isinstance(part, ast.Name) and part.id == name:
                         part.id = kept
         self.before.append(_set(flag, ast.Constant(False)))
@@ -135,7 +136,7 @@ def _has_return(node: ast.AST) -> bool:
     """Returns whether a statement has a `return` of the function in which it stands."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         return False
-    return isinstance(node, ast.Return) or any(map(_has_return, ast.iter_child_nodes(node)))
+    return isinstance(node, ast.Return) or any(map(_has_return, children(node)))
 
 
 def _depends(statement: ast.stmt, holds: Holds) -> bool:

@@ -49,7 +49,8 @@ from mindspore_rl.compiler.frontend.sequences import Sequences
 from mindspore_rl.compiler.ir.ir import Expr
 from mindspore_rl.compiler.ir.operations import PARAMETERS
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.platform.user_modules import is_users, own_nodes
+from mindspore_rl.platform.syntax import nodes_of, own_nodes
+from mindspore_rl.platform.user_modules import is_users
 from mindspore_rl.rl.by_place import named_result
 from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
 
@@ -478,7 +479,7 @@ class ExpressionReader:
             return Static(rewritten.value)
         condition = Expr(rewritten)
         indices = {loop.index for loop in self.draft.loops}
-        simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(rewritten))
+        simple = not any(isinstance(n, (ast.Call, ast.Attribute)) for n in nodes_of(rewritten))
         if not (simple and set(reads) <= indices) and condition not in reads:
             if isinstance(rewritten, ast.UnaryOp) and isinstance(rewritten.op, ast.Not):
                 condition = Expr(self.opposite(rewritten.operand))  # of an array an array
@@ -692,7 +693,7 @@ class ExpressionReader:
             struct = self.frame.names[name]
             if not any(isinstance(s, Static) and is_parameter(s.value) for s in flattened(struct)):
                 continue
-            for call in ast.walk(node):
+            for call in nodes_of(node):
                 if isinstance(call, ast.Call) and (
                     self.frame.msrl_call(call) == "update" or self.frame.gets_msrl(call)
                 ):

@@ -25,7 +25,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.ir import Expr
-from mindspore_rl.platform.user_modules import own_nodes, statement_in
+from mindspore_rl.platform.syntax import nodes_of, own_nodes, source_lines, statement_in
 
 LOSS = (
     "expected a function of yours: a method `self.loss`, a function of the file, a `def` or "
@@ -278,7 +278,7 @@ class Functions:
         values = self.bound(inner, args, keywords, node)
         values |= self._captured(inner, node)
         fixed = {name: value for name, value in values.items() if self._is_fixed(value)}
-        names = [part for part in ast.walk(inner.tree) if isinstance(part, ast.Name)]
+        names = [part for part in nodes_of(inner.tree) if isinstance(part, ast.Name)]
         stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
         if changed := sorted(stored & fixed.keys()):
             self.draft.fail(
@@ -399,7 +399,7 @@ def tree_of(function: Any) -> Any:
         return function.tree
     known = inspect.unwrap(getattr(function, "__func__", function))
     try:
-        return statement_in(inspect.getsourcelines(known)[0])
+        return statement_in(source_lines(known)[0])
     except (OSError, TypeError, SyntaxError):
         return None
 

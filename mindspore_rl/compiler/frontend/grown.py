@@ -13,6 +13,7 @@ import numpy as np
 from mindspore_rl.compiler.frontend.records import Entries, Listed, Record, parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import Scope, Static, Struct, Var, variables
 from mindspore_rl.compiler.ir.ir import Expr, Op
+from mindspore_rl.platform.syntax import nodes_of
 
 GROWS = ("append", "extend")
 """Changes in place that make a list longer."""
@@ -94,12 +95,12 @@ class GrownLists:
 
     def _appending(self, node: ast.AST) -> Iterator[Any]:
         """Yields what appends to a list in a loop, also in functions inside that it calls."""
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             if getattr(part, "in_place", ("", ""))[0] in GROWS:
                 yield part
             struct = self.draft.frame.names.get(part.id) if isinstance(part, ast.Name) else None
             tree = getattr(struct.value, "tree", None) if isinstance(struct, Static) else None
-            for call in ast.walk(tree) if isinstance(tree, ast.FunctionDef) else ():
+            for call in nodes_of(tree) if isinstance(tree, ast.FunctionDef) else ():
                 func = call.func if isinstance(call, ast.Call) else None
                 grows = isinstance(func, ast.Attribute) and func.attr in GROWS
                 if grows and isinstance(func.value, ast.Name):  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ from mindspore_rl.compiler.frontend.functions import Inner, Partial
 from mindspore_rl.compiler.frontend.grown import GROWS, Grown
 from mindspore_rl.compiler.frontend.records import Entries, Listed, parts_of, rebuilt
 from mindspore_rl.compiler.frontend.scope import Frame, Static, Struct, Var
+from mindspore_rl.platform.syntax import children, nodes_of
 
 METHODS = ("append", "clear", "extend", "insert", "pop", "reverse", "update")
 COPIES = ("range", "tuple", "list", "sorted", "len")
@@ -27,7 +28,7 @@ def as_assignments(function: ast.FunctionDef, frame: Frame) -> None:
     """Rewrites the changes in place of a function's body, and its `:=`."""
     filled = set(filled_arrays(function))
     function.body = _Rewriter(frame).block(function.body)
-    for part in ast.walk(function):
+    for part in nodes_of(function):
         kind, name = getattr(part, "in_place", ("", ""))
         if kind == "entry" and name in filled:
             part.filled = True  # type: ignore[attr-defined]
@@ -58,7 +59,7 @@ def filled_arrays(function: ast.FunctionDef) -> Iterator[str]:
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         for name in ("body", "orelse"):
             if isinstance(found := getattr(part, name, None), list):
                 yield found
@@ -80,7 +81,7 @@ def _new_arrays(statement: ast.stmt) -> Iterator[str]:
 
 
 def _stores(node: ast.AST, name: str) -> bool:
-    found = (part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.arg)))
+    found = (part for part in nodes_of(node) if isinstance(part, (ast.Name, ast.arg)))
     return any(
         part.arg == name if isinstance(part, ast.arg) else _is_named(part, name, ast.Store)
         for part in found
@@ -97,7 +98,7 @@ def _fills(node: ast.AST, name: str) -> int:
         isinstance(part, ast.Subscript)
         and isinstance(part.ctx, ast.Store)
         and _is_named(part.value, name, ast.Load)
-        for part in ast.walk(node)
+        for part in nodes_of(node)
     )
 
 
@@ -108,13 +109,13 @@ def _may_keep(node: ast.AST, name: str) -> bool:
     if isinstance(node, (ast.BinOp, ast.Compare)):  # an operator makes a new array
         return any(
             _is_named(part, name, ast.Load)
-            for holder in ast.walk(node)
+            for holder in nodes_of(node)
             if isinstance(holder, HOLDERS)
-            for part in ast.walk(holder)
+            for part in nodes_of(holder)
         )
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return _may_keep(node.slice, name)
-    return any(_may_keep(part, name) for part in ast.iter_child_nodes(node))
+    return any(_may_keep(part, name) for part in children(node))
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -140,13 +141,13 @@ class _Rewriter(ast.NodeTransformer):
         copied = isinstance(node.iter, ast.Call) and (
             _called(node.iter) in COPIES or self.frame.msrl_call(node.iter) is not None
         )
-        names = set() if copied else {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
+        names = set() if copied else {n.id for n in nodes_of(node.iter) if isinstance(n, ast.Name)}
         owners = {
             ast.unparse(owner.value)
-            for owner in ast.walk(node.iter)
+            for owner in nodes_of(node.iter)
             if isinstance(owner, ast.Subscript)
         }
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             changed = getattr(part, "in_place", ("", ""))[1]
             if hasattr(part, "part") and changed not in owners:
                 continue  # `for key in d: d[key].append(x)` changes no part of what it goes over
@@ -255,8 +256,8 @@ def _entries_apart(statement: ast.stmt) -> list[ast.stmt]:
         return ast.Name(f"{entries[-1].value.id}_entry_{len(entries)}", ast.Store())
 
     names = named(statement.targets[0])
-    set_now = {node.id for node in ast.walk(names) if isinstance(node, ast.Name)}
-    read = {n.id for part in entries for n in ast.walk(part) if isinstance(n, ast.Name)}
+    set_now = {node.id for node in nodes_of(names) if isinstance(node, ast.Name)}
+    read = {n.id for part in entries for n in nodes_of(part) if isinstance(n, ast.Name)}
     if not entries or not isinstance(names, ast.Tuple) or read & set_now:  # sets its own key
         return [statement]
     texts = (
@@ -278,7 +279,7 @@ def _one_by_one(statement: ast.Assign) -> list[ast.stmt]:
     """Splits `d["loss"] = loss = ...`: the name first, whose value the entries get."""
     names = [target for target in statement.targets if isinstance(target, ast.Name)]
     entries = [target for target in statement.targets if _is_entry(target)]
-    read = {node.id for part in entries for node in ast.walk(part) if isinstance(node, ast.Name)}
+    read = {node.id for part in entries for node in nodes_of(part) if isinstance(node, ast.Name)}
     if len(names) + len(entries) < len(statement.targets) or not entries or not names:
         return [statement]
     if read & {name.id for name in names}:
@@ -360,7 +361,7 @@ def _hoisted(statement: ast.stmt) -> Iterator[ast.stmt]:
 def _first(node: ast.expr) -> ast.NamedExpr | None:
     """Returns the `:=` that is evaluated before any other call or read of a name, else None."""
     if isinstance(node, ast.NamedExpr):
-        return None if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node.value)) else node
+        return None if any(isinstance(n, ast.NamedExpr) for n in nodes_of(node.value)) else node
     parts: list[ast.expr] = []
     if isinstance(node, ast.Compare):
         parts = [node.left, node.comparators[0]]

@@ -15,6 +15,7 @@ from typing import Any
 from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
 from mindspore_rl.compiler.frontend.scope import Frame
 from mindspore_rl.platform.names import unused
+from mindspore_rl.platform.syntax import children, nodes_of
 
 Taken = tuple[ast.expr, ast.expr, list[ast.stmt]]
 """What a loop goes over, its target, and the first statements of its body."""
@@ -37,8 +38,8 @@ def compute_by_turns(function: ast.FunctionDef, frame: Frame) -> None:
 
 def _put_in(function: ast.FunctionDef) -> None:
     """Puts a generator with a name where the next statement takes its values, and nobody else."""
-    names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    for around in ast.walk(function):
+    names = [node for node in nodes_of(function) if isinstance(node, ast.Name)]
+    for around in nodes_of(function):
         body = getattr(around, "body", None)
         if not isinstance(body, list):
             continue
@@ -59,7 +60,7 @@ def _taken_in(statement: ast.stmt, name: ast.Name) -> bool:
     waiting: list[ast.AST] = [statement]
     for node in waiting:
         if not isinstance(node, (ast.Lambda, ast.comprehension, ast.IfExp, ast.FunctionDef)):
-            waiting += [] if hasattr(node, "body") else ast.iter_child_nodes(node)
+            waiting += [] if hasattr(node, "body") else children(node)
     return any(node is name for node in waiting)
 
 
@@ -157,7 +158,7 @@ class _Loops(ast.NodeTransformer):
     def _of_generator(self, given: ast.expr, target: ast.expr, parts: tuple) -> Taken:
         """Gives the variables of a generator, which are its own, other names in the loop."""
         own, source, tests, value = parts
-        mine = sorted({node.id for node in ast.walk(own) if isinstance(node, ast.Name)})
+        mine = sorted({node.id for node in nodes_of(own) if isinstance(node, ast.Name)})
         renamed = _Renamed({name: unused(name, self.names) for name in mine})
         own, value, *tests = (renamed.visit(copy.deepcopy(part)) for part in (own, value, *tests))
         source, own, first = self._taken(source, own)

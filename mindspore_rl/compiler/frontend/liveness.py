@@ -4,6 +4,7 @@ import ast
 
 from mindspore_rl.compiler.frontend.loop_carried import assigned, loaded
 from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.platform.syntax import nodes_of
 
 Live = dict[ast.AST, set[str]]
 """The names that may be read after each `if` and `for` before they are assigned again, including
@@ -39,5 +40,5 @@ def _before(statements: list[ast.stmt], after: set[str], live: Live) -> set[str]
 
 def _read(node: ast.AST) -> set[str]:
     """Returns the names that a node reads, and starred names, which keep their known length."""
-    starred = (part.value for part in ast.walk(node) if isinstance(part, ast.Starred))
+    starred = (part.value for part in nodes_of(node) if isinstance(part, ast.Starred))
     return loaded(node) | {name.id for name in starred if isinstance(name, ast.Name)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame, free_names
 from mindspore_rl.compiler.frontend.sequences import is_unrolled
+from mindspore_rl.platform.syntax import children, nodes_of
 
 PASSING = {"partial", "zip", "enumerate", "tuple", "list", "reversed", "dict", "items", "values"}
 """Functions whose results hold functions that they are given."""
@@ -33,7 +34,7 @@ def assigned(nodes: list[ast.stmt], changed: bool = True) -> set[str]:
         elif isinstance(node, ast.FunctionDef):
             found.add(node.name)
         elif not isinstance(node, ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
     return found - {THROWN_AWAY}
 
 
@@ -51,7 +52,7 @@ def loaded(node: ast.AST) -> set[str]:
             waiting += [given for given in (*part.args.defaults, *part.args.kw_defaults) if given]
             found |= set(free_names(part)) if isinstance(part, ast.Lambda) else set()
             continue
-        waiting += ast.iter_child_nodes(part)
+        waiting += children(part)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             found |= {part.id, *getattr(part, "captures", ())}
         elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
@@ -88,7 +89,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yields a statement's nodes, without those inside other functions."""
     yield node
     if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
-        for part in ast.iter_child_nodes(node):
+        for part in children(node):
             yield from _own_nodes(part)
 
 
@@ -108,7 +109,7 @@ def _functions_in(value: ast.AST, uses: dict[str, set[str]]) -> set[str]:
         return set(free_names(value))
     if isinstance(value, ast.Name):
         return uses.get(value.id, set())
-    parts = list(ast.iter_child_nodes(value))
+    parts = list(children(value))
     if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] not in PASSING:
         return set()
     return set().union(*(_functions_in(part, uses) for part in parts))
@@ -140,7 +141,7 @@ def decided(loop: ast.For, frame: Frame) -> list[ast.stmt]:
                     return value
                 known &= value is not None
             return not deciding if known else None
-        names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+        names = {part.id for part in nodes_of(test) if isinstance(part, ast.Name)}
         return None if names & changing else frame.holds(test)
 
     class Decide(ast.NodeTransformer):
@@ -167,7 +168,7 @@ def _no_turns(call: ast.expr, frame: Frame, changing: set[str]) -> bool:
     """Returns whether a loop over `range(n)` or `msrl.epochs(n)` is known to have no turns."""
     if not isinstance(call, ast.Call) or not 1 <= len(call.args) <= 3:
         return False
-    names = {part.id for arg in call.args for part in ast.walk(arg) if isinstance(part, ast.Name)}
+    names = {part.id for arg in call.args for part in nodes_of(arg) if isinstance(part, ast.Name)}
     found = [(False, None)] if names & changing else list(map(frame.static, call.args))
     ends = [end for known, end in found if known and type(end) is int and end is not None]
     return len(ends) == len(found) and ends[2:] != [0] and not range(*ends)

@@ -26,6 +26,7 @@ from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled, toge
 from mindspore_rl.compiler.frontend.step_sums import ENDED, REWARD, spread, sums_of_steps
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
 from mindspore_rl.compiler.ir.operations import LOOPS
+from mindspore_rl.platform.syntax import nodes_of
 
 BEFORE = "give it a value before, too: {0} = ..."
 KEPT = "keep it in the loop, under a name that has a value before: kept = {0}"
@@ -67,7 +68,7 @@ class Loops:
         if any(self.frame.known(more[0]) != count for more in every[1:]):
             self.frame.fail(node.iter, "`zip` of other numbers of minibatches", "give all the same")
         values = [self.reader.expression(one[1]) for one in every]
-        inside = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        inside = (part for part in nodes_of(node) if isinstance(part, ast.Call))
         if any(self.frame.msrl_call(part) == "env_step" for part in inside):
             self._spread_starts(node)
         index = LOOPS.get(kind, "i")
@@ -150,7 +151,7 @@ class Loops:
                 start = constant(self.frame.names.get(name))
                 if type(start) is float and math.isfinite(start):
                     made = spread(name, start, msrl, agents)
-                    for part in ast.walk(made):
+                    for part in nodes_of(made):
                         ast.copy_location(part, node)
                     self.reader.statement(made)
 
@@ -185,7 +186,7 @@ class Loops:
         draft = self.draft
         if draft.unrolled_in != (len(draft.loops), draft.conditions) or not is_range(node):
             return False
-        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+        calls = [part for part in nodes_of(node) if isinstance(part, ast.Call)]
         return any(
             self.frame.msrl_call(call) in UNROLLED or any(map(self.frame.is_msrl, call.args))
             for call in calls
@@ -303,10 +304,10 @@ def _is_filled(name: str, struct: Entries, after: Struct, loop: ast.For) -> bool
     if not all(same(struct[k], after[k]) for k in struct):
         return False
     own = set()
-    for part in ast.walk(loop):
+    for part in nodes_of(loop):
         if getattr(part, "in_place", None) in (("entry", name), ("update", name)):
             own.add(part.value.elts[0])  # type: ignore[attr-defined]
-    names = {part for part in ast.walk(loop) if isinstance(part, ast.Name)} - own
+    names = {part for part in nodes_of(loop) if isinstance(part, ast.Name)} - own
     reads = {part.id for part in names if isinstance(part.ctx, ast.Load)}
     return name not in reads.union(*(getattr(part, "captures", ()) for part in names))
 

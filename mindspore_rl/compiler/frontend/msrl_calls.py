@@ -14,6 +14,7 @@ from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var, is_p
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
 from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATIONS
 from mindspore_rl.platform.names import RULE, is_name
+from mindspore_rl.platform.syntax import children, nodes_of
 from mindspore_rl.programs import modules_of
 from mindspore_rl.rl.by_place import Named, named_result
 
@@ -323,7 +324,7 @@ class Calls:
 def used_as_numbers(function: ast.FunctionDef) -> set[str]:
     """Returns names that a function computes with, puts into a list or dictionary or appends."""
     names, others, other_names = set[str](), set[str](), list[tuple[str, str]]()
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         numbers = _numbers(node)
         for child in _used(node):
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
@@ -339,7 +340,7 @@ def used_as_numbers(function: ast.FunctionDef) -> set[str]:
 def taken_apart(function: ast.FunctionDef) -> set[str]:
     """Returns names that a function unpacks, goes over, reads by place or gives to a call."""
     found: list[Any] = []
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         match node:
             case ast.Subscript(value) | ast.Starred(value) | ast.For(iter=value):
                 found.append(value)
@@ -358,7 +359,7 @@ def _used(node: ast.AST) -> list[ast.AST]:
     """Returns the parts of a node; the named arguments of a call are its own parts."""
     if isinstance(node, ast.keyword):
         return []
-    parts = ast.iter_child_nodes(node)
+    parts = children(node)
     return [part.value if isinstance(part, ast.keyword) else part for part in parts]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from mindspore_rl.compiler.frontend.records import Listed, Record
 from mindspore_rl.compiler.ir.ir import Item, Where
 from mindspore_rl.errors import ProgramError, described
-from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.platform.syntax import children, nodes_of, source_lines, statement_in
 
 SUPPORTED = """supported: assignments to names, calls of msrl and of methods, `if` on configuration,
   loop indices and values that are the same everywhere, and `for` over msrl.iterations(),
@@ -205,7 +205,7 @@ class Frame:
         Raises:
             ProgramError: always.
         """
-        names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+        names = [part.id for part in nodes_of(node) if isinstance(part, ast.Name)]
         if not form and any(isinstance(self.names.get(name), Broken) for name in names):
             raise Follows(construct)
         where = self.where(node)
@@ -226,7 +226,7 @@ class Frame:
             return self._evaluated(node) if self._is_plain(node, bound) else (False, None)
         names = {}
         measured: set[ast.AST] = set()  # names of which only the length is used
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             if isinstance(part, ast.Call):
                 known, function = self.static(part.func)
                 if not known or not _is_pure(function):
@@ -264,7 +264,7 @@ class Frame:
         """Evaluates an expression whose names are known; an iterator or a lambda is no value."""
         inside = names is None
         if names is None:  # with functions inside, which see global names alone
-            found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            found = {part.id for part in nodes_of(node) if isinstance(part, ast.Name)}
             names = {name: _known(self.names[name]) for name in found & self.names.keys()}
             names = {**self.namespace, **names}
         try:
@@ -297,7 +297,7 @@ class Frame:
             return known and (_is_pure(value) or is_plain_value(value))
         if isinstance(node, (ast.NamedExpr, ast.Starred, ast.Await, ast.Yield, ast.YieldFrom)):
             return False
-        return all(self._is_plain(part, bound) for part in ast.iter_child_nodes(node))
+        return all(self._is_plain(part, bound) for part in children(node))
 
     def check_given(self, entries: dict[Any, Struct], node: ast.expr) -> None:
         """Refuses to read entries of a dictionary that are perhaps not there."""
@@ -476,7 +476,7 @@ class Frame:
                 "run: append its results to a list, xs.append(x)"
             )
             if any(
-                isinstance(part, ast.Attribute) and part.attr == "shape" for part in ast.walk(node)
+                isinstance(part, ast.Attribute) and part.attr == "shape" for part in nodes_of(node)
             ):
                 hint = (
                     "of sizes, the first ones of samples and minibatches are known while reading"
@@ -496,7 +496,7 @@ class Frame:
     def _sized(self, node: ast.expr) -> str:
         """Names an array whose sizes are known, for one of the size in an expression."""
         axis = 0
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             match part:
                 case ast.Subscript(ast.Attribute(_, "shape"), ast.Constant(int(given))):
                     axis = given
@@ -576,16 +576,16 @@ class _KnownSizes(ast.NodeTransformer):
 def bound_names(node: ast.AST) -> set[str]:
     """Returns the names that comprehensions and lambdas in an expression bind."""
     found = set[str]()
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         if isinstance(part, ast.comprehension):
-            found |= {one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+            found |= {one.id for one in nodes_of(part.target) if isinstance(one, ast.Name)}
         elif isinstance(part, ast.Lambda):
-            found |= {one.arg for one in ast.walk(part.args) if isinstance(one, ast.arg)}
+            found |= {one.arg for one in nodes_of(part.args) if isinstance(one, ast.arg)}
     return found
 
 
 def _uses(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id in names for part in nodes_of(node))
 
 
 def is_plain_value(value: Any) -> bool:
@@ -650,7 +650,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
     given = getattr(function, "__func__", function)
     function = inspect.unwrap(given)
     try:
-        lines, first_line = inspect.getsourcelines(function)
+        lines, first_line = source_lines(function)
     except (OSError, TypeError) as error:
         name = getattr(function, "__qualname__", function)
         raise ProgramError(f"the source of {name} cannot be read: {error}") from error
@@ -676,7 +676,7 @@ def open_frame(function: Any) -> tuple[Frame, ast.FunctionDef]:
             f"a decorator of `{definition.name}`, which is read and not called,",
             "write what the decorator does into the function",
         )
-    for call in ast.walk(definition):
+    for call in nodes_of(definition):
         if _takes_first_parameter(call):  # the parameters are a tuple here
             name = ast.copy_location(ast.Name("iter", ast.Load()), call)
             call.args = [ast.copy_location(ast.Call(name, call.args, []), call)]  # type: ignore

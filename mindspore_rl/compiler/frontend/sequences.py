@@ -4,7 +4,6 @@ import ast
 import copy
 import enum
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -25,7 +24,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.ir.operations import LOOPS, OPERATIONS
-from mindspore_rl.platform.user_modules import statement_in
+from mindspore_rl.platform.syntax import nodes_of, source_lines, statement_in
 
 ITERATORS = (enumerate, filter, list, map, range, reversed, sorted, tuple, zip)
 ITERTOOLS = (
@@ -354,7 +353,7 @@ class Sequences:
             return None
         before, items, reads = dict(frame.names), len(self.draft.scope.items), list[str]()
         gone_over = self.reader.substituted(loop.iter, reads)
-        names = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+        names = [node.id for node in nodes_of(loop.target) if isinstance(node, ast.Name)]
         targets = {name: self.draft.fresh(name) for name in names}
         frame.names |= {name: Var(own) for name, own in targets.items()}
         elements = self.reader.substituted(made.elt, reads)
@@ -363,7 +362,7 @@ class Sequences:
         if any({*targets.values()} & {*getattr(item, "reads", ())} for item in added):
             self.draft.fail(loop.iter, "a comprehension over this", KNOWN)
         target = copy.deepcopy(loop.target)
-        for part in ast.walk(target):
+        for part in nodes_of(target):
             if isinstance(part, ast.Name):
                 part.id = targets[part.id]
         whole = ast.ListComp(elements, [ast.comprehension(target, gone_over, [], 0)])
@@ -376,7 +375,7 @@ class Sequences:
     ) -> tuple[Struct, ...]:
         """Unrolls a comprehension. Returns: its elements; of a dictionary, keys and values."""
         before, bound = dict(self.draft.frame.names), self.bound
-        targets = [node for loop in made.generators for node in ast.walk(loop.target)]
+        targets = [node for loop in made.generators for node in nodes_of(loop.target)]
         self.bound = bound | {node.id for node in targets if isinstance(node, ast.Name)}
         try:
             return tuple(self._elements(made, made.generators))
@@ -461,7 +460,7 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
             given = list(_assigned_before(loop, statements))
             made = {name for name, value in given if _is_display(value)}
             changed = {name for name, value in given if _is_container(value)}
-            nodes = [node for statement in loop.body for node in ast.walk(statement)]
+            nodes = [node for statement in loop.body for node in nodes_of(statement)]
             if any(isinstance(node, ast.For) and not is_range(node) for node in nodes if node):
                 inner = [n for n in nodes if isinstance(n, ast.For)]
                 if not all(is_unrolled(n) or is_range(n) for n in inner):
@@ -488,9 +487,9 @@ def unroll_ranges(function: ast.FunctionDef, frame: Frame) -> None:
 def _in_called(nodes: list[ast.AST], function: ast.AST) -> Iterator[ast.AST]:
     """Yields the nodes of the functions inside a function that some of its nodes name."""
     named = _names(nodes, ast.Load)
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         if isinstance(node, ast.FunctionDef) and node.name in named:
-            yield from ast.walk(node)
+            yield from nodes_of(node)
 
 
 def _grows_until(nodes: list[ast.AST], changes: set[str], frame: Frame) -> bool:
@@ -540,9 +539,9 @@ def _first_set(nodes: list[ast.AST], index: str, known: set[str], function: ast.
         if not isinstance(node, ast.If) or not _decides(node, index):
             continue
         for half, other in ((node.body, node.orelse), (node.orelse, node.body)):
-            here = {part for statement in half for part in ast.walk(statement)}
-            others = {part for statement in other for part in ast.walk(statement)}
-            elsewhere = _names(set(ast.walk(function)) - here, ast.Load)
+            here = {part for statement in half for part in nodes_of(statement)}
+            others = {part for statement in other for part in nodes_of(statement)}
+            elsewhere = _names(set(nodes_of(function)) - here, ast.Load)
             both = _names(others, ast.Store) - _names(others, ast.Load)
             if (_names(here, ast.Store) - known - both) & elsewhere:
                 return True
@@ -553,7 +552,7 @@ def _set_before(loop: ast.For, statements: list[tuple[ast.stmt, "Block"]]) -> se
     """Returns the names that statements before a loop set, also those around it."""
     before = itertools.takewhile(lambda pair: pair[0] is not loop, statements)
     simple = (getattr(s, "target", ast.Pass()) if hasattr(s, "body") else s for s, _ in before)
-    return _names((part for one in simple for part in ast.walk(one)), ast.Store)
+    return _names((part for one in simple for part in nodes_of(one)), ast.Store)
 
 
 def _names(nodes: Iterable[ast.AST], kind: type) -> set[str]:
@@ -566,7 +565,7 @@ def _keeps_marks(node: ast.AST, made: set[str], frame: Frame) -> bool:
     if not isinstance(node, ast.For) or is_unrolled(node):
         return False
     index = node.target.id if isinstance(node.target, ast.Name) else ""
-    nodes = [part for statement in node.body for part in ast.walk(statement)]
+    nodes = [part for statement in node.body for part in nodes_of(statement)]
     calls = {frame.msrl_call(part) for part in nodes if isinstance(part, ast.Call)}
     marked = not calls.isdisjoint(UNROLLED)
     return marked and not any(_needs(part, index, made, frame) for part in nodes)
@@ -584,13 +583,13 @@ def _draws_inside(call: ast.Call, frame: Frame) -> bool:
     """Returns whether a function of the program that gets msrl draws so."""
     function = getattr(frame.static(call.func)[1], "__func__", frame.static(call.func)[1])
     try:
-        tree = statement_in(inspect.getsourcelines(function)[0])
+        tree = statement_in(source_lines(function)[0])
     except (OSError, TypeError, SyntaxError):
         return False
-    names = {part.arg for part in ast.walk(tree) if isinstance(part, ast.arg)}
+    names = {part.arg for part in nodes_of(tree) if isinstance(part, ast.arg)}
     return any(
         part.value.id in names and _draws(part.attr)
-        for part in ast.walk(tree)
+        for part in nodes_of(tree)
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
     )
 
@@ -649,7 +648,7 @@ def _turn_round(loop: ast.For, frame: Frame) -> None:
     over: Any = loop.iter
     if not _calls(over, "reversed") or len(over.args) != 1 or not _calls(over.args[0], "range"):
         return
-    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(loop) if isinstance(node, ast.Call))
     if not any(_draws(frame.msrl_call(call)) for call in calls):
         return
     inner = over.args[0]
@@ -659,7 +658,7 @@ def _turn_round(loop: ast.For, frame: Frame) -> None:
     last = f"({start}) + {turns} * ({step})"
     text = f"range({last}, ({start}) - ({step}), -({step}))"
     made = ast.parse(text, mode="eval").body
-    for part in ast.walk(made):
+    for part in nodes_of(made):
         ast.copy_location(part, over)
     loop.iter = made
 
@@ -695,14 +694,14 @@ def _is_container(value: ast.expr) -> bool:
 
 def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
     """Returns whether a node of a loop's body needs the loop's index as a number."""
-    uses = any(isinstance(part, ast.Name) and part.id == index for part in ast.walk(node))
+    uses = any(isinstance(part, ast.Name) and part.id == index for part in nodes_of(node))
     if not uses or index in ("", "_"):
         return False
     if isinstance(node, ast.JoinedStr):
         return True
     if not isinstance(node, ast.Subscript):
         return False
-    if not any(isinstance(part, ast.Name) and part.id == index for part in ast.walk(node.slice)):
+    if not any(isinstance(part, ast.Name) and part.id == index for part in nodes_of(node.slice)):
         return False
     base = node.value
     if isinstance(base, ast.Name) and base.id in made:
@@ -725,4 +724,4 @@ def _needs(node: ast.AST, index: str, made: set[str], frame: Frame) -> bool:
 
 def loaded_names(node: ast.expr) -> set[str]:
     """Returns all names in an expression."""
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in nodes_of(node) if isinstance(part, ast.Name)}

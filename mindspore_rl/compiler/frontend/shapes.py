@@ -14,6 +14,7 @@ from mindspore_rl.compiler.frontend.break_to_flag import at, names_in
 from mindspore_rl.compiler.frontend.in_place import METHODS
 from mindspore_rl.compiler.frontend.scope import THROWN_AWAY, Frame, Static
 from mindspore_rl.platform.names import unused
+from mindspore_rl.platform.syntax import nodes_of
 
 
 def sizes_in_place(function: ast.FunctionDef, frame: Frame) -> None:
@@ -25,10 +26,10 @@ def sizes_in_place(function: ast.FunctionDef, frame: Frame) -> None:
         function: its tree, which is changed.
         frame: its scope, with the arguments.
     """
-    stores = Counter(node.arg for node in ast.walk(function) if isinstance(node, ast.arg))
+    stores = Counter(node.arg for node in nodes_of(function) if isinstance(node, ast.arg))
     stores.update(
         node.id
-        for node in ast.walk(function)
+        for node in nodes_of(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
     _Sizes(frame, stores, function).generic_visit(function)
@@ -39,7 +40,7 @@ class _Sizes(ast.NodeTransformer):
 
     def __init__(self, frame: Frame, stores: Counter[str], function: ast.FunctionDef) -> None:
         self.frame, self.stores, self.names = frame, stores, names_in(function)
-        self.changed = set(map(_changed, ast.walk(function)))  # lists, whose lengths may change
+        self.changed = set(map(_changed, nodes_of(function)))  # lists, whose lengths may change
         self.sizes: dict[str, ast.expr] = {}
         self.depth = 0
 
@@ -63,7 +64,7 @@ class _Sizes(ast.NodeTransformer):
             return statement
         kept: dict[str, ast.stmt] = {}
         for size in found.values():
-            for part in ast.walk(size):
+            for part in nodes_of(size):
                 if isinstance(part, ast.Attribute) and part.attr == "shape":
                     part.value = self._kept(part.value, kept, statement)
                 elif isinstance(part, ast.Call):
@@ -137,7 +138,7 @@ class _Sizes(ast.NodeTransformer):
 
     def _kept(self, owner: ast.expr, kept: dict[str, ast.stmt], statement: ast.Assign) -> ast.expr:
         """Returns an array under a name that is not assigned again."""
-        root = next(part.id for part in ast.walk(owner) if isinstance(part, ast.Name))
+        root = next(part.id for part in nodes_of(owner) if isinstance(part, ast.Name))
         if self.stores[root] == 1:
             return owner
         text = ast.unparse(owner)

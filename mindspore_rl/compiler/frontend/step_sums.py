@@ -4,6 +4,7 @@ import ast
 
 from mindspore_rl.compiler.frontend.builder import BY_ELEMENT, SAME_SIZES
 from mindspore_rl.compiler.frontend.loop_carried import assigned
+from mindspore_rl.platform.syntax import nodes_of
 
 REWARD, ENDED = slice(2, 3), slice(3, 5)
 """Results of `msrl.env_step`: the reward, with teams `[B, A]`; terminated and truncated, `[B]`."""
@@ -33,7 +34,7 @@ def sums_of_steps(loop: ast.For, msrl: str, results: slice) -> set[str]:
                 if _made_of(value, rows):
                     found.add(name)
         rows = (rows - assigned([statement])) | made
-    uses = [node.id for node in ast.walk(loop) if isinstance(node, ast.Name)]
+    uses = [node.id for node in nodes_of(loop) if isinstance(node, ast.Name)]
     return {name for name in found if uses.count(name) == 1}
 
 

@@ -6,6 +6,7 @@ import logging
 import warnings
 
 from mindspore_rl.compiler.frontend.scope import PURE, Frame
+from mindspore_rl.platform.syntax import nodes_of
 
 METHODS = {"abs", "all", "any", "asnumpy", "astype", "format", "isfinite", "isnan", "item"}
 METHODS |= {"max", "mean", "min", "reshape", "sum", "tolist"}
@@ -27,7 +28,7 @@ def only_tells(node: ast.expr, frame: Frame) -> bool:
 
 def is_plain(node: ast.AST, frame: Frame) -> bool:
     """Returns whether an expression changes nothing, whatever its values: it calls no own code."""
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
             return False
         if isinstance(part, ast.Name) and frame.is_msrl(part):
