@@ -241,6 +241,7 @@ def test_what_is_claimed_beside_others_has_a_test_that_exists():
     assert all("`" in row.split("|")[2] for row in rows if row.split("|")[2].startswith(" yes"))
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     command += ["-f", str(ROOT / ".ci" / "mkdocs.yml"), "-d", str(tmp_path)]

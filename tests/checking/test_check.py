@@ -20,6 +20,7 @@ from mindspore_rl.cli.main import main
 from mindspore_rl.compiler import pipeline
 from mindspore_rl.errors import JobFailure
 from tests.commands import started
+from tests.tiers import quick
 
 ROOT = Path(__file__).parents[2]
 REINFORCE = ROOT / "docs" / "examples" / "reinforce.py"
@@ -70,6 +71,7 @@ UNEVEN = """
         """
 
 
+@pytest.mark.slow
 def test_values_that_are_not_compared_are_told(capsys, tmp_path):
     """Of the first further gradient nobody reads the parameters' part, of the second nothing.
 
@@ -90,7 +92,7 @@ def test_values_that_are_not_compared_are_told(capsys, tmp_path):
     assert re.search(r"not compared: gradient#3 \(changed.py:\d+\), whose values nobody", printed)
 
 
-@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("recorded", quick([True, False], 1))
 def test_a_mistake_is_told_with_its_line_and_how_far_it_goes(
     recorded, monkeypatch, capsys, tmp_path
 ):
@@ -171,7 +173,7 @@ def test_a_loop_that_differs_from_itself(tmp_path, capsys):
     count = "COUNT = __import__('itertools').count()\n\n\n@dataclass(frozen=True)"
     file = changed(tmp_path, "@dataclass(frozen=True)", count)
     file.write_text(file.read_text().replace("config.seed, 1)", "config.seed, next(COUNT))"))
-    assert main(["check", str(file), *LEARNERS, *IN_THIS_PROCESS]) == 1
+    assert main(["check", str(file), *LEARNERS, "num_steps=4", *IN_THIS_PROCESS]) == 1
     told = capsys.readouterr().err
     line = line_of("grads, means = ", file)
     assert f"{line}: two runs of the plain loop differ, first in iteration 0: " in told
@@ -194,7 +196,7 @@ def test_with_a_lag_two_iterations_act_with_parameters_that_were_learnt(monkeypa
         raise JobFailure("rank 0 died")
 
     monkeypatch.setattr(held, "run_held", fails)
-    words = ("--schedule", "lag=2", "--workers", "1", "--cells", "native")
+    words = ("--schedule", "lag=2", "--workers", "1", "--cells", "native", "num_steps=4")
     assert main(["check", str(REINFORCE), *LEARNERS, *words]) == 1
     assert asked == [(5, 5, 5)]
     assert "5 iterations, each from" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from mindspore_rl.codegen.ops import elementwise
 from tests.codegen.programs import cells
 from tests.codegen.units import both
 
-FEW = 12
+FEW = 6
 
 
 def _inputs(rows, columns, seed):

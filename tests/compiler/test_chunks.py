@@ -102,22 +102,28 @@ def test_what_a_chunk_waits_for_was_asked_before_the_others_went_on():
 
 @pytest.mark.parametrize(
     ("case", "reason"),
-    [
-        (("ppo", "SingleLearnerCoarse", 2, 1, "CartPole-v1", 1), "take SingleLearnerFine"),
-        (("ppo", "SingleLearnerFine", 2, 1, "CartPole-v1", 3), "2 replicas of environment"),
-        (("ppo", ACTORS, 2, 1, "CartPole-v1", 1), "here 3 of a act"),
-        (("ppo", "SingleLearnerFine", 2, 2, "CartPole-v1", 1), "leave one of them out"),
-        (
-            ("ppo", "SingleLearnerCoarse", 2, 2, "CartPole-v1"),
-            "wait for each other in no inner loop",
-        ),
-        (("ppo", "Central", 2, 2, "CartPole-v1"), "takes all environments together"),
-        (
-            ("ppo", "SingleLearnerFine", 3, 3, "CartPole-v1"),
-            "environment has 2 environments, expec",
-        ),
-        (("ppo", "SingleLearnerFine", 2, 2, "graph:CartPole-v1"), "an environment in the graph"),
-    ],
+    quick(
+        [
+            (("ppo", "SingleLearnerCoarse", 2, 1, "CartPole-v1", 1), "take SingleLearnerFine"),
+            (("ppo", "SingleLearnerFine", 2, 1, "CartPole-v1", 3), "2 replicas of environment"),
+            (("ppo", ACTORS, 2, 1, "CartPole-v1", 1), "here 3 of a act"),
+            (("ppo", "SingleLearnerFine", 2, 2, "CartPole-v1", 1), "leave one of them out"),
+            (
+                ("ppo", "SingleLearnerCoarse", 2, 2, "CartPole-v1"),
+                "wait for each other in no inner loop",
+            ),
+            (("ppo", "Central", 2, 2, "CartPole-v1"), "takes all environments together"),
+            (
+                ("ppo", "SingleLearnerFine", 3, 3, "CartPole-v1"),
+                "environment has 2 environments, expec",
+            ),
+            (
+                ("ppo", "SingleLearnerFine", 2, 2, "graph:CartPole-v1"),
+                "an environment in the graph",
+            ),
+        ],
+        *range(7),
+    ),
 )
 def test_refused(case, reason, tmp_path):
     with pytest.raises(PolicyError, match=reason):

@@ -40,7 +40,6 @@ def request(algorithm, policy, workers, lag, iterations=3, **config):
             ("a2c", "GPUOnly", 1, {**A2C, **IN_GRAPH}),
         ],
         0,
-        1,
     ),
 )
 def test_a_free_run_has_the_same_lag(algorithm, policy, workers, config, tmp_path):

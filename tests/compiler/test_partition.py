@@ -10,6 +10,7 @@ from mindspore_rl.errors import PolicyError, ProgramError
 from mindspore_rl.policy import Cut, DistributionPolicy, FragmentRule
 from tests.compiler.programs import analyse_with
 from tests.compiler.test_programs import SCATTERED
+from tests.tiers import quick
 
 TAKE = (
     "    def learn",
@@ -57,7 +58,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("learn", "parts", "says"), WRONG)
+@pytest.mark.parametrize(("learn", "parts", "says"), quick(WRONG, 0, 2, 4, 7, 9, 12, 13, 14, 15))
 def test_refused_on_two_replicas(learn, parts, says, tmp_path):
     with pytest.raises((PolicyError, ProgramError)) as caught:
         analyse_with(tmp_path, learn=learn, **parts)

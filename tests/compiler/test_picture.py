@@ -55,6 +55,7 @@ def test_lines_have_the_colours_of_the_fragments_that_run_them(capsys):
     assert len(list(drawing.iter(f"{svg}path"))) == 4  # an arrow for each message, and their tip
 
 
+@pytest.mark.slow
 def test_an_algorithm_without_lines_of_its_own_is_refused(tmp_path, refused):
     file = tmp_path / "derived.py"
     lines = ("from algorithms import ppo", "", "Config = ppo.Config", "", "")

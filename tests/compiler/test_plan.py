@@ -6,9 +6,10 @@ from mindspore_rl.compiler.pipeline import prepare
 from mindspore_rl.plan.plan import load_plan
 from mindspore_rl.platform import gpu
 from tests.compiler import inproc
+from tests.tiers import quick
 
 
-@pytest.mark.parametrize(("program", "turns"), [("a2c", 16), ("sampled_in_a_loop", 64)])
+@pytest.mark.parametrize(("program", "turns"), quick([("a2c", 16), ("sampled_in_a_loop", 64)], 1))
 def test_every_step_of_the_environments_counts(program, turns, tmp_path):
     job = inproc.request(inproc.PROGRAMS / f"{program}.py", "Central", 2, total_steps=2000)
     plan, _ = prepare(dataclasses.replace(job, num_iterations=None), tmp_path)

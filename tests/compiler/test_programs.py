@@ -45,19 +45,14 @@ CASES = [(name, policy, "CartPole-v1") for name in NAMES for policy in EVERYWHER
 QUICK = [
     (name, policy, "CartPole-v1")
     for name, policy in zip(NAMES, itertools.cycle(EVERYWHERE), strict=False)
-    if name in ("two_rollouts", "early_ends")
+    if name == "two_rollouts"
 ]
 QUICK += [
-    ("early_ends", SCATTERED, "CartPole-v1"),
-    ("sampled_in_a_loop", SCATTERED, "CartPole-v1"),
     ("marks_in_branches", "SingleLearnerCoarse", "CartPole-v1"),
     ("kept_images", SCATTERED, "probe:pixels"),
 ]
-"""Programs of their own kind, each under one policy; `across` has a test of its own.
-
-A2C and what explores are in test_theorem.py, `recurrent` is in test_chunks.py, `kept` (slow) in
-test_arrival.py.
-"""
+"""Programs of their own kind, each under one policy; A2C and what explores are in test_theorem.py,
+`recurrent` is in test_chunks.py."""
 CASES += [
     ("kept", SCATTERED, "CartPole-v1"),
     ("across", SCATTERED, "CartPole-v1"),
@@ -90,7 +85,7 @@ def test_three_workers_equal_the_reference(name, policy, environment, tmp_path):
     assert inproc.differences(job, tmp_path) == []
 
 
-@pytest.mark.parametrize("by", ["stratified", "uniform"])
+@pytest.mark.parametrize("by", quick(["stratified", "uniform"], 0))
 def test_draws_under_a_condition_are_those_of_the_plain_loop(by, tmp_path):
     job = inproc.request(inproc.PROGRAMS / "late_draws.py", "MultipleLearners", 2, by=by)
     assert inproc.differences(job, tmp_path) == []
@@ -98,13 +93,18 @@ def test_draws_under_a_condition_are_those_of_the_plain_loop(by, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "policy", "workers"),
-    [
-        ("ensemble", "MultipleLearners", 2),
-        ("named", "MultipleLearners", 2),
-        ("records", "Central", 2),
-        *quick([("across", "MultipleLearners", 1), ("across", "MultipleLearners", 2)], 1),
-        *quick([("ensemble", "Central", 2)]),
-    ],
+    quick(
+        [
+            ("named", "MultipleLearners", 2),
+            ("records", "Central", 2),
+            ("ensemble", "MultipleLearners", 2),
+            ("ensemble", "Central", 2),
+            ("across", "MultipleLearners", 1),
+            ("across", "MultipleLearners", 2),
+        ],
+        0,
+        1,
+    ),
 )
 def test_fewer_workers_equal_the_reference(name, policy, workers, tmp_path):
     file = inproc.PROGRAMS / f"{name}.py"

@@ -95,6 +95,7 @@ def test_what_other_processes_cannot_find_is_refused_with_the_way_out(tmp_path, 
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_script_s_class_is_trained_on_ranks_and_kept_with_the_run(tmp_path):
     script = tmp_path / "own.py"
     script.write_text(SCRIPT)

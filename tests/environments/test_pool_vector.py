@@ -144,7 +144,6 @@ def test_it_keeps_its_promises(capfd, recwarn):
             ("mpi", "SingleLearnerCoarse", "asynchronous"),
         ],
         0,
-        1,
     ),
 )
 def test_ranks_train_on_it(tmp_path, capsys, backend, policy, order):

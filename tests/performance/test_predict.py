@@ -55,6 +55,7 @@ def test_steps_in_a_cell_are_measured_apart():
     assert 0 < found["environment steps"] < sum(costs.doings["cell iteration"].alone)
 
 
+@pytest.mark.slow
 def test_collectives_in_mindspores_cells_are_told_by_the_plan(tmp_path):
     asked = dataclasses.replace(request("MultipleLearners", 2, num_envs=4), cells="mindspore")
     plan, _ = prepare(asked, tmp_path)

@@ -149,6 +149,7 @@ def test_a_kept_replay_goes_on_with_another_size_or_without_its_records(tmp_path
     assert "the checkpoint has no replay: it begins empty" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_goes_on_in_gym(two_iterations, tmp_path):
     """Such a run does not store its environment's library: a plain id was gym's then."""
     path = shutil.copytree(two_iterations.path, tmp_path / "run")

@@ -20,6 +20,7 @@ from mindspore_rl.runtime.rank.rank import Rank
 from tests.compiler import inproc
 from tests.compiler.inproc import PROGRAMS, request
 from tests.environments import still
+from tests.tiers import quick
 
 
 def run(job, folder):
@@ -102,7 +103,8 @@ def test_an_endless_error_shows_how_it_begins_and_ends():
 
 
 @pytest.mark.parametrize(
-    ("policy", "schedule"), [("SingleLearnerCoarse", None), ("Central", "order=asynchronous")]
+    ("policy", "schedule"),
+    quick([("SingleLearnerCoarse", None), ("Central", "order=asynchronous")], 0),
 )
 def test_the_metrics_of_a_checkpoint_are_in_their_file_before_it(
     policy, schedule, tmp_path, monkeypatch
