@@ -144,6 +144,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     pin(here and _tier({mark.name for mark in item.iter_markers()}) in ("unit", "slow"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Lets another process have this one's core after each test."""
+    pin(False)
+
+
 def pytest_deselected(items: list[pytest.Item]) -> None:
     for item in items:
         item.config.stash[LEFT_OUT][_tier({mark.name for mark in item.iter_markers()})] += 1
