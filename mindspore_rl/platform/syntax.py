@@ -2,10 +2,10 @@
 
 import ast
 import copy
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from types import CodeType
 from typing import Any
 
 _WITHOUT_NODES = (
@@ -13,17 +13,18 @@ _WITHOUT_NODES = (
     *("module", "simple", "type_comment"),
 )
 """Fields of nodes that hold no nodes but contexts, which nobody looks for."""
-_fields: dict[type, tuple[str, ...]] = {}
-_lines: dict[CodeType, tuple[list[str], int]] = {}
+
+
+@functools.cache
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in kind._fields if name not in _WITHOUT_NODES)
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """Returns the nodes directly in a node, as `ast.iter_child_nodes`, but not its context."""
     found: list[ast.AST] = []
-    kind, held = type(node), node.__dict__
-    if kind not in _fields:
-        _fields[kind] = tuple(name for name in kind._fields if name not in _WITHOUT_NODES)
-    for name in _fields[kind]:
+    held = node.__dict__
+    for name in _fields_of(type(node)):  # type: ignore[arg-type]
         value = held.get(name)
         if value.__class__ is list:
             found += [part for part in value if isinstance(part, ast.AST)]
@@ -55,13 +56,13 @@ def source_lines(function: Any) -> tuple[list[str], int]:
         OSError: there is no source.
         TypeError: it is no function in Python.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return inspect.getsourcelines(function)
-    if code not in _lines:
-        _lines[code] = inspect.getsourcelines(function)
-    lines, first = _lines[code]
+    lines, first = _lines_of(inspect.unwrap(getattr(function, "__func__", function)))
     return [*lines], first
+
+
+@functools.lru_cache(4096)  # in a dictionary here they would be part of what a cell can reach
+def _lines_of(function: Any) -> tuple[list[str], int]:
+    return inspect.getsourcelines(function)
 
 
 def statement_in(lines: Sequence[str]) -> ast.stmt:

@@ -158,7 +158,7 @@ GPUOnly with one worker, which is no other process, is in `tests/checking/test_c
 
 PPG and TRPO run as threads, in `tests/test_on_policy.py`.
 
-Below are MultipleLearners with MindSpore's cells, A2C under SingleLearnerFine in chunks, and IMPALA
+Below are MultipleLearners with MindSpore's cells, PPO under SingleLearnerFine in chunks, and IMPALA
 with a lag and images.
 """
 SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
@@ -373,22 +373,21 @@ MEMORIES = {torso: LAYER | {"torso": torso} for torso in ("gru", "lstm")}
 @pytest.mark.multiprocess
 @both_ways
 @pytest.mark.parametrize(
-    ("algorithm", "policy", "environment", "workers", "chunks", "torso"),
+    ("policy", "environment", "workers", "chunks", "torso"),
     quick(
         [
-            ("a2c", "SingleLearnerFine", "CartPole-v1", 2, 2, ""),
-            ("ppo", "SingleLearnerFine", "CartPole-v1", 2, 2, ""),
-            ("ppo", "SingleLearnerFine", "CartPole-v1", 2, 2, "lstm"),
-            ("ppo", "SingleLearnerFine", "Pendulum-v1", 3, 2, ""),
-            ("ppo", "Environments", "CartPole-v1", 2, 3, ""),
+            ("SingleLearnerFine", "CartPole-v1", 2, 2, ""),
+            ("SingleLearnerFine", "CartPole-v1", 2, 2, "lstm"),
+            ("SingleLearnerFine", "Pendulum-v1", 3, 2, ""),
+            ("Environments", "CartPole-v1", 2, 3, ""),
         ],
         0,
     ),
 )
 def test_chunks_equal_reference(
-    algorithm, policy, environment, workers, chunks, torso, marks, references, tmp_path
+    policy, environment, workers, chunks, torso, marks, references, tmp_path
 ):
-    request = request_for(algorithm, policy, environment, workers, MEMORIES.get(torso))
+    request = request_for("ppo", policy, environment, workers, MEMORIES.get(torso))
     schedule = Schedule(chunks=chunks)
     request = dataclasses.replace(
         request, policy=dataclasses.replace(request.policy, schedule=schedule)
