@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: the quick ones, or what is named.
 #
-#   scripts/test.sh                  the quick ones: about ten minutes on two cores, less once cells are cached
+#   scripts/test.sh                  the quick ones: twenty minutes on two slow cores, less once cells are cached
 #   scripts/test.sh --all            slow ones too: hours
 #   scripts/test.sh FILE|NAME ...    those of a file or folder, or with NAME in their name
 #
@@ -27,7 +27,7 @@ if [ "${#files[@]}" -gt 0 ] || [ -n "$names" ]; then
     $all || pytest+=(-m "not slow")
     exec "${pytest[@]}" ${names:+-k "$names"} "${files[@]}"
 fi
-echo "The quick tests, on all cores; about ten minutes on two:"
+echo "The quick tests, on all cores; twenty minutes on two slow ones:"
 # One process more than cores: the tests that kill processes or wait for deadlines leave cores idle.
 "${pytest[@]}" -m "not slow" --numprocesses "$(($(nproc) + 1))" --dist worksteal
 if $all; then

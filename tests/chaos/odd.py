@@ -49,16 +49,19 @@ DEEDS = {
 
 
 class Odd:
-    """Observations count the steps modulo 7; rewards are 1; episodes never end."""
+    """Observations count the steps modulo 7; rewards are 1; episodes never end.
+
+    Its shapes are those of CartPole, so that jobs with either have the same cells.
+    """
 
     def __init__(self, env_indices, seed):
         where, since, deed = os.environ.get(VARIABLE, "-1 0 nothing").split()
         self.where, self.since, self.deed = int(where), int(since), DEEDS[deed]
         self.indices, self.count, self.kept = np.array(env_indices), 0, []
-        self.spec = EnvironmentSpec("odd", (3,), Discrete(2), 100, None, False)
+        self.spec = EnvironmentSpec("odd", (4,), Discrete(2), 100, None, False)
 
     def reset(self):
-        return np.zeros((len(self.indices), 3), np.float32)
+        return np.zeros((len(self.indices), 4), np.float32)
 
     def step(self, action):
         self.count += 1
@@ -66,7 +69,7 @@ class Odd:
         self.reward = np.ones(number, np.float32)
         if self.where in self.indices and self.count >= self.since:
             self.deed(self)
-        obs = np.full((number, 3), self.count % 7, np.float32)
+        obs = np.full((number, 4), self.count % 7, np.float32)
         return obs, obs.copy(), self.reward, np.zeros(number, bool), np.zeros(number, bool)
 
     def get_state(self):

@@ -888,12 +888,8 @@ EQUAL = {
 
 
 WIDE = (
-    "functions and iterators of Python",
-    "numbers that some turns of a loop leave out",
-    "loops over minibatches in some turns of an unrolled loop",
     "arrays and lists of a known length are filled",
     "loops that return, lists that grow in them, enumerate, else",
-    "a replica takes its rows of an array made of numbers",
     "draws and gradients in comprehensions, map and conditions; one of two dictionaries",
     "entries that are asked for",
     "a whole value beside shares of a sum",
@@ -925,6 +921,7 @@ target = target + total
 """
 
 
+@pytest.mark.slow
 def test_draws_of_unrolled_loops_as_trained(tmp_path):
     """Without recorded marks a loop is one cell, whose draws are made ahead."""
     loop = "msrl.replay_insert(reward + obs[:, 0], keep=64)"

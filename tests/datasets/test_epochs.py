@@ -9,6 +9,7 @@ from scipy import stats
 
 from mindspore_rl.datasets.epochs import Epochs, Permutation
 from mindspore_rl.errors import ReplayError
+from tests.tiers import quick
 
 MIN_P = 1e-4
 """Bound of a p-value: all numbers are fixed, so a test that passes once always passes."""
@@ -31,7 +32,7 @@ def test_a_billion_places_take_no_memory_of_their_own():
     assert permutation._functions.nbytes < 1 << 22
 
 
-@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("count", quick([3, 5], 0))
 def test_all_orders_of_few_are_equally_frequent(count):
     found = [tuple(Permutation(1, epoch, count)(np.arange(count))) for epoch in range(1200)]
     orders = dict.fromkeys(itertools.permutations(range(count)), 0)

@@ -13,6 +13,7 @@ from mindspore_rl.environments.spaces import Discrete
 from mindspore_rl.errors import EnvironmentFailure
 from mindspore_rl.platform.user_modules import load_module
 from tests.environments.by_hand import ends_by_hand
+from tests.tiers import quick
 
 OWN = """
 import numpy as np
@@ -87,7 +88,7 @@ def test_every_layout_becomes_channels_first(own, name, shape, axes):
     assert all(obs.dtype == np.uint8 for obs in (vector.reset(), *vector.step(actions[0])[:2]))
 
 
-@pytest.mark.parametrize("name", ["Screen", "First", "Stack"])
+@pytest.mark.parametrize("name", quick(["Screen", "First", "Stack"], 2))
 def test_they_conform(own, name):
     assert check(own(name)) == []
 

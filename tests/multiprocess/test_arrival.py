@@ -74,6 +74,7 @@ def test_the_bound_holds_with_a_slow_worker(tmp_path, misbehaving):
         assert counted["bytes"] == counted["predicted_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_batches_of_whoever_is_ready_repeat_as_a_plain_loop(tmp_path, misbehaving, capsys):
     """The learner does not wait for a slow actor, and loses none of its rows."""
     job = request(misbehaving("slow"), 3, 12, policy="SingleLearnerCoarse", gather=2, staleness=4)

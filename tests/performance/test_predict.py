@@ -107,6 +107,7 @@ def test_a_job_of_few_iterations_is_measured_by_arrival(monkeypatch):
     assert job.on(Cluster(MACHINE)).simulation.iteration_s > 0
 
 
+@pytest.mark.slow
 def test_costs_are_kept_by_what_a_fragment_exchanges(tmp_path):
     """For three workers, a learner with all environments does more than for one."""
     names = {}
