@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 EVERY = os.sched_getaffinity(0)
+_locks: dict[int, int] = {}
+"""Descriptors of the locks of cores, which are open for as long as this process lives."""
 _held: list[int] = []
-"""The descriptor of the lock of the core that this process has, if any."""
+"""The core that this process has, if any."""
 
 
 @contextlib.contextmanager
@@ -31,38 +33,35 @@ def pin(alone: bool) -> None:
     more processes than cores those of a core take turns, too, a test at a time.
     """
     if alone and not _held:
-        core, lock = _take()
-        _held.append(lock)
-        _pin({core})
+        _held.append(_take())
+        _pin(_held)
     elif not alone and _held:
-        os.close(_held.pop())
+        fcntl.flock(_locks[_held.pop()], fcntl.LOCK_UN)  # closing would leave it to forks
         _pin(EVERY)
 
 
-def _take() -> tuple[int, int]:
-    """Takes a core that is free, or waits for one. Returns: it, and its lock's descriptor."""
+def _take() -> int:
+    """Takes a core that is free, or waits for one. Returns: its number."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     cores = sorted(EVERY)
     own = number % len(cores)
-    locks = [os.open(_file_of(core), os.O_CREAT | os.O_RDWR, 0o600) for core in cores]
-    turn = [*range(own, len(cores)), *range(own)]
+    turn = [*cores[own:], *cores[:own]]
+    core = next(filter(_is_free, turn), turn[0])
+    fcntl.flock(_lock(core), fcntl.LOCK_EX)
+    return core
+
+
+def _lock(core: int) -> int:
+    if core not in _locks:
+        file = Path(tempfile.gettempdir()) / f"msrl-tests-{os.getuid()}-core-{core}"
+        _locks[core] = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
+    return _locks[core]
+
+
+def _is_free(core: int) -> bool:
+    """Takes a core if nobody has it. Returns: whether it is taken."""
     try:
-        chosen = next((at for at in turn if _is_free(locks[at])), own)
-        fcntl.flock(locks[chosen], fcntl.LOCK_EX)
-        return cores[chosen], os.dup(locks[chosen])
-    finally:
-        for lock in locks:
-            os.close(lock)
-
-
-def _file_of(core: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"msrl-tests-{os.getuid()}-core-{core}"
-
-
-def _is_free(lock: int) -> bool:
-    """Takes a lock if nobody has it. Returns: whether it is taken."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(_lock(core), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

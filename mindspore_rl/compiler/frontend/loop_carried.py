@@ -109,7 +109,7 @@ def _functions_in(value: ast.AST, uses: dict[str, set[str]]) -> set[str]:
         return set(free_names(value))
     if isinstance(value, ast.Name):
         return uses.get(value.id, set())
-    parts = list(children(value))
+    parts = children(value)
     if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] not in PASSING:
         return set()
     return set().union(*(_functions_in(part, uses) for part in parts))
