@@ -23,7 +23,7 @@ from mindspore_rl.compiler.frontend.scope import (
     variables,
 )
 from mindspore_rl.compiler.frontend.sequences import is_range, is_unrolled, together
-from mindspore_rl.compiler.frontend.step_sums import ENDED, REWARD, spread, sums_of_steps
+from mindspore_rl.compiler.frontend.step_sums import spread, sums_of_steps
 from mindspore_rl.compiler.ir.ir import Branch, Expr, Loop
 from mindspore_rl.compiler.ir.operations import LOOPS
 from mindspore_rl.platform.syntax import nodes_of
@@ -145,15 +145,13 @@ class Loops:
     def _spread_starts(self, node: ast.For) -> None:
         """Makes arrays `[B]` of the numbers at which sums over the steps start, see `step_sums`."""
         msrl, teams = self.frame.msrl, bool(self.reader.trainer.spec.teams)
-        shapes = ((REWARD, True), (ENDED, False))
-        for results, agents in shapes if teams else ((slice(REWARD.start, ENDED.stop), False),):
-            for name in sorted(sums_of_steps(node, msrl, results)):
-                start = constant(self.frame.names.get(name))
-                if type(start) is float and math.isfinite(start):
-                    made = spread(name, start, msrl, agents)
-                    for part in nodes_of(made):
-                        ast.copy_location(part, node)
-                    self.reader.statement(made)
+        for name, agents in sorted(sums_of_steps(node, msrl, teams).items()):
+            start = constant(self.frame.names.get(name))
+            if type(start) is float and math.isfinite(start):
+                made = spread(name, start, msrl, agents)
+                for part in nodes_of(made):
+                    ast.copy_location(part, node)
+                self.reader.statement(made)
 
     def _unrolled(self, node: ast.For) -> None:
         """Reads a loop over a sequence: its body, once for each part."""
