@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -29,17 +29,20 @@ _CLOCKS = ("now", "today", "utcnow")
 _MACHINERY = ("importlib", "warnings", "linecache", "traceback", "logging")
 
 
+Misread = Mapping[CodeType, Sequence[tuple[Any, str]]]
+
+
 @dataclass
 class Watched:
     """Calls that were seen.
 
     Attributes:
         impure: for each impure call, what was called and where, and why operations may not.
-        codes: code objects of the functions that were called.
+        misread: texts of the called functions that MindSpore would compile as something else.
     """
 
     impure: list[tuple[str, str]] = field(default_factory=list)
-    codes: set[CodeType] = field(default_factory=set)
+    misread: list[str] = field(default_factory=list)
 
 
 def _module(frame: FrameType) -> str:
@@ -74,19 +77,30 @@ def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
 
 
 @contextmanager
-def watch() -> Iterator[Watched]:
-    """Records calls of impure functions of Python, NumPy and the system inside the context."""
+def watch(misread: Misread) -> Iterator[Watched]:
+    """Records calls of impure functions of Python, NumPy and the system inside the context.
+
+    Args:
+        misread: see `State.misread`; calls of these are recorded, too.
+    """
     found = Watched()
 
     def note(frame: FrameType, event: str, function: Any) -> None:
         if event == "call":
-            found.codes.add(frame.f_code)
+            for decorated, text in misread.get(frame.f_code, ()):
+                if decorated is None or _has(frame, decorated):
+                    found.misread.append(text)
             _python(frame, found)
         elif event == "c_call":
             _native(frame, function, found)
 
     with profiled(note):
         yield found
+
+
+def _has(frame: FrameType, value: Any) -> bool:
+    """Returns whether a value is one of a frame's variables, those of its closure included."""
+    return any(one is value for one in frame.f_locals.values())
 
 
 def _python(frame: FrameType, found: Watched) -> None:

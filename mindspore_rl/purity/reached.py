@@ -20,6 +20,8 @@ from mindspore_rl.rl.parameters import OF_EVERY_CELL
 
 _NOTHING = (type(None), type(...), type(NotImplemented))
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice, *_NOTHING)
+_BEGINNING = "init_tensor"
+"""Of MindSpore's embeddings: the values that the table began with, which may be in its memory."""
 _PROPERTIES = (property, functools.cached_property)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -154,6 +156,8 @@ class Walk:
 
     def _cell(self, cell: nn.Cell) -> None:
         own = {k: v for k, v in vars(cell).items() if k not in OF_EVERY_CELL}
+        if type(cell).__module__.startswith("mindspore."):
+            own.pop(_BEGINNING, None)
         parts = (cell._params, cell._buffers, cell._cells, cell._primitives)
         self.say(cell.training, [len(part) for part in parts])
         for part in (*parts, own):

@@ -1,9 +1,10 @@
 """Compares the Python state that code can reach before and after it ran."""
 
+import contextlib
 import inspect
 import os
 from itertools import zip_longest
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import mindspore
@@ -52,7 +53,7 @@ class State(Walk):
                 return (one or two)[0]
         return ""
 
-    def misread(self) -> dict[CodeType, str]:
+    def misread(self) -> dict[CodeType, list[tuple[Any, str]]]:
         """Finds reached functions that MindSpore would compile as something else.
 
         Its parser gets the source from `inspect`, which follows `functools.wraps`: it compiles the
@@ -60,21 +61,33 @@ class State(Walk):
         and for caches. It keeps the value that a property of an object that is no cell has at
         compilation.
 
-        Returns: for the code of each such function, a text that says so.
+        Returns: for the code of each such function, texts that say so, each with the decorated
+            function by which a call is told from another of the same decorator, or None.
         """
-        found = {}
+        found: dict[CodeType, list[tuple[Any, str]]] = {}
         for function in self.functions:
             code, behind = function.__code__, inspect.unwrap(function)
-            if code.co_filename.startswith(_MINDSPORE):
+            if code.co_filename.startswith(_MINDSPORE) or behind is function:
                 continue
             where = f"{code.co_filename}:{code.co_firstlineno}"
-            if behind is not function:
-                text = f"calls {behind.__qualname__} by its decorator of {where}"
-                found[code] = f"{text}: {DECORATED}"
+            text = f"calls {behind.__qualname__} by its decorator of {where}: {DECORATED}"
+            decorated = function.__wrapped__  # type: ignore[attr-defined]
+            known = decorated if _holds(function, decorated) else None
+            found.setdefault(code, []).append((known, text))
         for getter in self.frozen:
             code = getter.__code__
             where = (
                 f"the property {getter.__qualname__} of {code.co_filename}:{code.co_firstlineno}"
             )
-            found[code] = f"reads {where}: {FROZEN.format(name=code.co_name)}"
+            text = f"reads {where}: {FROZEN.format(name=code.co_name)}"
+            found.setdefault(code, []).append((None, text))
         return found
+
+
+def _holds(function: FunctionType, value: Any) -> bool:
+    """Returns whether a value is in a function's closure."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is in the cell yet
+            if cell.cell_contents is value:
+                return True
+    return False

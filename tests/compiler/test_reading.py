@@ -161,7 +161,7 @@ def test_random_numbers_are_found_whatever_they_are(line, drawn, tmp_path):
 def test_watching_leaves_a_profiler_as_it_was():
     profiler = cProfile.Profile()
     profiler.enable()
-    with watch() as found:
+    with watch({}) as found:
         random.random()
     try:
         assert sys.getprofile() is profiler

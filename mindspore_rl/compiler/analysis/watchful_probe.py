@@ -50,12 +50,12 @@ class WatchfulProbe(Probe):
     def _first(self, op: Op, inputs: dict[str, Any]) -> tuple:
         if not OPERATIONS[op.kind].traced:
             return self.evaluate(op, inputs)
-        with watch() as watched:
+        with watch(self.misread) as watched:
             results = self._unchanged(op, inputs)
         for asked, why in watched.impure[:1]:
             self.impure[op.name] = f"draws from {asked}: {why}"
-        for code in self.misread.keys() & watched.codes:  # compiling it would not tell the cause
-            raise ProgramError(f"{op.where}\n  {op.name} {self.misread[code]}")
+        for text in watched.misread[:1]:  # compiling it would not tell the cause
+            raise ProgramError(f"{op.where}\n  {op.name} {text}")
         self._check_parameters(op)
         return results
 
