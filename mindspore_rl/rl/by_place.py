@@ -7,13 +7,14 @@ returns a dictionary.
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
 import linecache
 import os
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -29,17 +30,26 @@ In that of a dictionary stands `repr(key)` for a name.
 """
 
 
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Named:
-    """A result whose parts have names.
+    """A value whose parts have names.
 
     Attributes:
-        kind: a NamedTuple class, a dataclass, `dict`, or `tuple` for a tuple in or of such.
+        kind: a NamedTuple class, a dataclass, `dict`, or `tuple` for a tuple in or of such; None:
+            a record of an unknown class.
         parts: the names, each with what is named in it, if anything is.
     """
 
     kind: Any
     parts: tuple[tuple[str, "Named | None"], ...]
+
+    @classmethod
+    def of(cls, form: Form) -> "Named | None":
+        """Returns what is named in a record of this form; None for other values."""
+        return cls(None, tuple((name, cls.of(inner)) for name, inner in form)) if form else None
 
     @property
     def has_names(self) -> bool:
@@ -52,6 +62,24 @@ class Named:
         if self.kind is tuple:
             return ()
         return tuple((name, part.form if part else ()) for name, part in self.parts)
+
+    @property
+    def names(self) -> tuple:
+        """The names in it, also of records in tuples, without the classes."""
+        inner = ((name, part.names if part else ()) for name, part in self.parts)
+        return tuple(inner) if self.has_names else ()
+
+    @property
+    def of_known_class(self) -> "Named | None":
+        """The same without records of unknown classes; None if nothing remains."""
+        parts = tuple((name, part and part.of_known_class) for name, part in self.parts)
+        known = None if self.kind is None else Named(self.kind, parts)
+        return known if known and known.has_names else None
+
+
+def _same(one: Named | None, other: Named | None) -> bool:
+    """Returns whether the same is named in two values."""
+    return (one.names if one else ()) == (other.names if other else ())
 
 
 def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
@@ -71,7 +99,7 @@ def by_place(function: Callable, forms: tuple[Form, ...]) -> Callable:
     if not any(forms):
         return function
     try:
-        given = inspect.signature(function).bind(*forms)
+        given = inspect.signature(function).bind(*map(Named.of, forms))
         return _copy(function, _by_name(given))[0]
     except (TypeError, OSError, SyntaxError) as error:
         name = getattr(function, "__qualname__", function)
@@ -91,35 +119,41 @@ def with_tuples(
         forms: the forms of its arguments, in order; none are records if it is empty.
         keys: the names of the last of them, which are given by name.
     """
-    first = len(forms) - len(keys)
-    named = dict(zip(keys, forms[first:], strict=True))
-    given = inspect.signature(function).bind_partial(*forms[:first], **named)
+    known, first = tuple(map(Named.of, forms)), len(forms) - len(keys)
+    named = dict(zip(keys, known[first:], strict=True))
+    given = inspect.signature(function).bind_partial(*known[:first], **named)
     return _copy(function, _by_name(given))[0]
 
 
-def _by_name(given: inspect.BoundArguments) -> dict[str, Form]:
-    """Returns the forms of arguments by their names; arguments in a `*rest` have none of their own.
+def _by_name(given: inspect.BoundArguments) -> dict[str, Named | None]:
+    """Returns what is named in arguments by their names; those in a `*rest` have none of their own.
 
     Raises:
         TypeError: a record is among them.
     """
-    parameters = given.signature.parameters
-    forms = {}
-    for name, form in given.arguments.items():
-        if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            if any(form):
-                raise TypeError(f"a record is one of *{name}: name the parameter that it goes to")
-        elif parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
-            forms[name] = form
-    return forms
+    for name, values in given.arguments.items():
+        rest = given.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        if rest and any(values):
+            raise TypeError(f"a record is one of *{name}: name the parameter that it goes to")
+    return single_arguments(given)
 
 
-def named_result(function: Callable, only_tuples: bool = False) -> Named | None:
+def single_arguments(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Returns the arguments by name, without those in a `*rest` or a `**rest`."""
+    rests = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = bound.signature.parameters
+    return {k: v for k, v in bound.arguments.items() if parameters[k].kind not in rests}
+
+
+def named_result(
+    function: Callable, only_tuples: bool = False, given: Mapping[str, Named | None] = _NOTHING
+) -> Named | None:
     """Finds the names of the parts of a function's result, if it returns a record or a dictionary.
 
     Args:
         function: the function.
         only_tuples: see `_Fields`.
+        given: what is named in its arguments, by their names.
 
     Raises:
         ProgramError: its returns give results with other names.
@@ -129,7 +163,7 @@ def named_result(function: Callable, only_tuples: bool = False) -> Named | None:
         return None
     _reading.add(code)
     try:
-        return _copy(function, {}, only_tuples)[1]
+        return _copy(function, given, only_tuples)[1]
     except (OSError, TypeError, SyntaxError):  # no source
         return None
     finally:
@@ -141,12 +175,12 @@ _reading = set[Any]()
 
 
 def _copy(
-    function: Callable, forms: dict[str, Form], only_tuples: bool = False
+    function: Callable, given: Mapping[str, Named | None], only_tuples: bool = False
 ) -> tuple[Callable, Named | None]:
     """Copies a function, see `_Fields`. Returns: the copy, and what is named in its result."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
     lines, first = source_lines(inner)
-    reader = _Fields(function, forms, inspect.getsourcefile(inner) or "?", first, only_tuples)
+    reader = _Fields(function, given, inspect.getsourcefile(inner) or "?", first, only_tuples)
     reader.read(_definition(lines))
     if only_tuples and not reader.edits:
         return function, reader.result
@@ -229,13 +263,19 @@ class _Fields(ast.NodeVisitor):
     """
 
     def __init__(
-        self, function: Any, forms: dict[str, Form], file: str, first: int, only_tuples: bool
+        self,
+        function: Any,
+        given: Mapping[str, Named | None],
+        file: str,
+        first: int,
+        only_tuples: bool,
     ) -> None:
-        self.function, self.forms, self.file, self.first = function, dict(forms), file, first
+        self.function, self.file, self.first = function, file, first
         self.only_tuples = only_tuples
         self.copies: dict[str, Callable] = {}
         self.result: Named | None = None
-        self._named: dict[str, Named] = {}
+        self._named = {name: named for name, named in given.items() if named}
+        self._stores: dict[str, list[Named | None]] = {}  # what a name is given
         self._results: dict[ast.AST, Named | None] = {}
         self.edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
         self._taken: set[ast.AST] = set()  # dictionaries that are not used as such
@@ -250,23 +290,27 @@ class _Fields(ast.NodeVisitor):
 
     def form(self, node: ast.AST) -> Form:
         """Returns the form of an expression."""
-        if isinstance(node, ast.Attribute):
-            return dict(self.form(node.value)).get(node.attr, ())
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            return dict(self.form(node.value)).get(repr(node.slice.value), ())
-        if isinstance(node, ast.Call):
-            named = self.named(node)
-            return named.form if named else ()
-        return self.forms.get(node.id, ()) if isinstance(node, ast.Name) else ()
+        named = self.named(node)
+        return named.form if named else ()
 
     def named(self, node: ast.AST | None) -> Named | None:
-        """Returns what is named in the value of an expression: a record that is made here."""
+        """Returns what is named in the value of an expression."""
         if isinstance(node, ast.Name):
             return self._named.get(node.id)
+        if isinstance(node, ast.Attribute):
+            return self._part(node.value, node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return self._part(node.value, repr(node.slice.value))
         if isinstance(node, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in node.elts):
             return Named(tuple, tuple((str(i), self.named(e)) for i, e in enumerate(node.elts)))
         if not isinstance(node, ast.Call):
             return None
+        if replaced := self._replaced(node):
+            record, values = replaced
+            of = self.named(record)
+            parts = of.parts if of else ()
+            new = ((name, self.named(values[name]) if name in values else p) for name, p in parts)
+            return Named(of.kind, tuple(new)) if of else None
         callee = self._value(node.func)
         if self._is_record_class(callee):
             given = dict(zip(in_order(callee), node.args, strict=False))
@@ -275,8 +319,43 @@ class _Fields(ast.NodeVisitor):
             return Named(callee, tuple((name, self.named(given.get(name))) for name in names))
         if node not in self._results:
             written = _is_written(callee) and callee != self.function
-            self._results[node] = named_result(callee, self.only_tuples) if written else None
+            self._results[node] = None
+            if written:
+                known = self._given(callee, node)
+                self._results[node] = named_result(callee, self.only_tuples, known)
         return self._results[node]
+
+    def _part(self, node: ast.expr, name: str) -> Named | None:
+        """Returns what is named in a part of an expression."""
+        of = self.named(node)
+        return dict(of.parts).get(name) if of else None
+
+    def _given(self, callee: Any, node: ast.Call) -> dict[str, Named | None]:
+        """Returns what is named in a call's arguments, by the function's parameters."""
+        named = {str(item.arg): item.value for item in node.keywords}
+        if "None" in named or any(isinstance(arg, ast.Starred) for arg in node.args):
+            return {}
+        try:
+            bound = inspect.signature(callee).bind(*node.args, **named)
+        except (TypeError, ValueError):
+            return {}
+        return {name: self.named(value) for name, value in single_arguments(bound).items()}
+
+    def _replaced(self, node: ast.Call) -> tuple[ast.expr, dict[str, ast.expr]] | None:
+        """Returns the record and the new values of `x._replace(a=y)`; None for other calls.
+
+        Likewise of `dataclasses.replace(x, a=y)`.
+        """
+        values = {str(item.arg): item.value for item in node.keywords}
+        match node:
+            case ast.Call(ast.Attribute(record, "_replace"), []):
+                pass
+            case ast.Call(func, [record]) if self._value(func) is dataclasses.replace:
+                pass
+            case _:
+                return None
+        names = [name for name, _ in self.form(record)]
+        return (record, values) if values and set(values) <= set(names) else None
 
     def _is_record_class(self, kind: Any) -> bool:
         return is_record_class(kind) and (issubclass(kind, tuple) or not self.only_tuples)
@@ -304,10 +383,13 @@ class _Fields(ast.NodeVisitor):
             for value, following in itertools.pairwise(values):
                 self.edits.append((_end(value), _start(following), ", "))
             self.edits.append((_end(values[-1]), _end(made), ",)"))
-        if any(result != found[0] for result in found):
+        if any(not _same(result, found[0]) for result in found):
+            found = [result and result.of_known_class for result in found]
+        if any(not _same(result, found[0]) for result in found):
             hint = "let all its returns give results with the same names"
             self.fail(node, f"`{node.name}`, whose results have other names,", hint)
-        self.result = found[0] if found else None
+        known = [result for result in found if result and result == result.of_known_class]
+        self.result = next(iter(known or found), None)
 
     def _made(self, node: Any, function: ast.FunctionDef) -> Any:
         """Returns what is assigned to a name that a function only returns; else the node itself."""
@@ -350,22 +432,49 @@ class _Fields(ast.NodeVisitor):
     def read(self, node: ast.FunctionDef) -> None:
         """Reads the function's body: copies of a record's name are followed."""
         self.owner = (node.args.posonlyargs + node.args.args)[:1]
+        arguments = [part.arg for part in nodes_of(node.args) if isinstance(part, ast.arg)]
+        self._stores = {name: [self._named.get(name)] for name in arguments}
         for part in nodes_of(node):
-            if isinstance(part, ast.Assign) and (form := self.form(part.value)):
-                names = [t.id for t in part.targets if isinstance(t, ast.Name)]
-                self._taken |= {part.value} if len(names) == len(part.targets) else set()
-                self.forms |= dict.fromkeys(names, form)
-                if named := self.named(part.value):
-                    self._named |= dict.fromkeys(names, named)
+            if isinstance(part, ast.Assign):
+                if self.form(part.value) and all(isinstance(t, ast.Name) for t in part.targets):
+                    self._taken.add(part.value)
+                for target in part.targets:
+                    self._assign(target, part.value)
         self._find_result(node)
         stored = [n.id for n in nodes_of(node) if isinstance(n, ast.Name) and _is_store(n)]
         stored += [n.arg for n in nodes_of(node) if isinstance(n, ast.arg)]
-        for name, form in self.forms.items():
-            if form and stored.count(name) > 1:
-                what = "a dictionary" if _is_dictionary(form) else "a NamedTuple"
-                self.fail(node, f"`{name}`, {what}, is assigned again", "use another name")
+        for name, named in self._named.items():
+            known = self._stores.get(name, [])
+            if not named.has_names or (stored.count(name) == 1 and not known):
+                continue
+            if stored.count(name) != len(known) or not all(_same(one, named) for one in known):
+                what = "a dictionary" if _is_dictionary(named.form) else "a NamedTuple"
+                hint = "use another name for what is no such record"
+                self.fail(node, f"`{name}`, {what}, is assigned again", hint)
         for statement in node.body:
             self.visit(statement)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Notes what an assignment gives to names."""
+        if not isinstance(target, ast.Tuple):
+            self._store(target, self.named(value))
+        elif isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+            for one, part in zip(target.elts, value.elts, strict=True):
+                self._assign(one, part)
+        else:
+            self._store(target, self.named(value))
+
+    def _store(self, target: ast.expr, named: Named | None) -> None:
+        """Notes what a value gives to a name, or its parts to several."""
+        if isinstance(target, ast.Name):
+            self._stores.setdefault(target.id, []).append(named)
+            self._named |= {target.id: named} if named else {}
+        elif isinstance(target, ast.Tuple):
+            parts = [part for _, part in named.parts] if named else []
+            if len(parts) != len(target.elts):
+                parts = [None for _ in target.elts]
+            for one, part in zip(target.elts, parts, strict=True):
+                self._store(one, part)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:  # noqa: N802
         """Replaces a field by its place."""
@@ -378,6 +487,9 @@ class _Fields(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:  # noqa: N802
         """Calls a copy of a function that gets a record."""
+        if replaced := self._replaced(node):
+            self._replace(node, *replaced)
+            return
         callee = self._value(node.func)
         asks = ast.unparse(node.func) == "isinstance" and self.form(node.args[0])
         if asks and is_record_class(self._value(node.args[1])):
@@ -385,18 +497,37 @@ class _Fields(ast.NodeVisitor):
         if _is_written(callee):
             self._taken |= {*node.args, *(item.value for item in node.keywords if item.arg)}
         self.generic_visit(node)
-        forms = [self.form(arg) for arg in node.args]
-        named = {item.arg: self.form(item.value) for item in node.keywords if item.arg}
+        placed = [self._names_in(arg) for arg in node.args]
+        named = {item.arg: self._names_in(item.value) for item in node.keywords if item.arg}
         if self._is_record_class(callee):
             name = f"{callee.__name__}_by_place_{len(self.copies)}"
             self.copies[name] = _maker(callee, inspect.unwrap(self.function))
             self._edit(node.func, node.func, name)
-        elif _is_written(callee) and (any((*forms, *named.values())) or self.named(node)):
+        elif _is_written(callee) and (any((*placed, *named.values())) or self.named(node)):
             known = inspect.unwrap(getattr(callee, "__func__", callee))
             name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
-            given = inspect.signature(callee).bind(*forms, **named)
+            given = inspect.signature(callee).bind(*placed, **named)
             self.copies[name] = _copy(callee, _by_name(given), self.only_tuples)[0]
             self._edit(node.func, node.func, name)
+
+    def _names_in(self, node: ast.AST) -> Named | None:
+        """Returns what is named in an argument, if anything is."""
+        named = self.named(node)
+        return named if named and named.has_names else None
+
+    def _replace(self, node: ast.Call, record: ast.expr, values: dict[str, ast.expr]) -> None:
+        """Calls a function that makes a tuple of a record's parts and of new ones."""
+        names = [part for part, _ in self.form(record)]
+        called = f"replaced_by_place_{len(self.copies)}"
+        self.copies[called] = _replacer(names, list(values), inspect.unwrap(self.function))
+        if node.args:
+            self._edit(node.func, node.func, called)
+        else:
+            self.edits.append((_start(record), _start(record), f"{called}("))
+            self.edits.append((_end(record), _start(node.keywords[0]), ", "))
+        for part in (record, *values.values()):
+            self._taken.add(part)
+            self.visit(part)
 
     def _value(self, node: ast.AST) -> Any:
         """Returns the function or object that a name or an attribute stands for, else None."""
@@ -431,6 +562,16 @@ def _maker(kind: Any, like: Callable) -> Callable:
     made.__defaults__ = tuple(known[name] for name in places if name in known)
     made.__kwdefaults__ = {name: known[name] for name in named if name in known}
     return made
+
+
+def _replacer(names: list[str], given: list[str], like: Callable) -> Callable:
+    """Makes a function that returns a tuple's parts of these names, but for those given anew."""
+    parts = (name if name in given else f"_of[{place}]" for place, name in enumerate(names))
+    lines = [
+        f"def replaced({', '.join(('_of', *given))}):\n",
+        f"    return ({', '.join(parts)},)\n",
+    ]
+    return made_from(lines, 1, getattr(like, "__func__", like), {})
 
 
 def _is_dictionary(form: Form) -> bool:

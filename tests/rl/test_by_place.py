@@ -1,5 +1,6 @@
 """Copies of functions that read the fields of records by place."""
 
+import dataclasses
 import inspect
 import os
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.rl.by_place import by_place, named_result
+from mindspore_rl.rl.by_place import Named, by_place, named_result
 
 OUTCOME = (("reward", ()), ("ended", ()))
 STEP = (("obs", ()), ("outcome", OUTCOME), ("action", ()))
@@ -30,6 +31,16 @@ RECORD = Step(1.0, Outcome(2.0, 3.0), 5.0)
 
 def total(outcome, scale=10.0):
     return scale * outcome.reward + outcome.ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    x: Any
+    y: Any
+
+
+def behind(position, by):
+    return dataclasses.replace(position, x=position.x - by)
 
 
 def doubled(obs):
@@ -66,7 +77,17 @@ class Losses:
         return step.observation
 
     def replaced(self, step):
-        return self.other(step._replace(obs=0.0), 1.0)
+        step, weight = self.moved(step, step.outcome), 2.0
+        step = step._replace(
+            action=step.action + 1.0, obs=weight * step.obs)  # fmt: skip
+        return self.other(step, 1.0) + step.outcome.ended
+
+    def moved(self, step, outcome):
+        outcome = outcome._replace(ended=4.0 + outcome.ended)._replace(reward=step.obs)
+        return step._replace(outcome=outcome)
+
+    def lacking(self, step):
+        return step._replace(observation=0.0)
 
     short = lambda self, step: step.obs  # noqa: E731
 
@@ -77,6 +98,20 @@ def test_fields_are_read_by_place():
     assert copy(GIVEN, 3.0) == losses.loss(RECORD, 3.0)
     assert copy(GIVEN, shift=2.0) == losses.loss(RECORD, shift=2.0)
     assert by_place(total, (OUTCOME,))((2.0, 3.0)) == 23.0
+
+
+def test_a_record_may_be_changed_and_assigned_again():
+    losses = Losses()
+    copy = by_place(losses.replaced, (STEP,))
+    assert copy(GIVEN) == losses.replaced(RECORD)
+
+
+def test_a_dataclass_may_be_changed():
+    moved, record = Position(1.0, 2.0), Position(3.0, 4.0)
+    copy = by_place(behind, ((("x", ()), ("y", ())), ()))
+    assert copy((3.0, 4.0), 1.0) == dataclasses.astuple(behind(record, 1.0))
+    assert named_result(behind, given={"position": Named.of((("x", ()), ("y", ())))}).kind is None
+    assert moved == behind(behind(moved, 5.0), -5.0)
 
 
 def test_arguments_without_names_of_their_own_are_no_records():
@@ -109,7 +144,7 @@ def test_a_copy_has_the_lines_of_its_original():
     ("name", "message"),
     [
         ("unknown", "`observation` of a NamedTuple.*its fields are obs, outcome, action"),
-        ("replaced", "`_replace` of a NamedTuple.*change a record before"),
+        ("lacking", "`_replace` of a NamedTuple.*its fields are obs, outcome, action"),
         ("again", "`step`, a NamedTuple, is assigned again.*use another name"),
         ("short", "expected a method or function written with `def`"),
     ],

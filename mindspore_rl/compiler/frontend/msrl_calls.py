@@ -8,7 +8,7 @@ from typing import Any
 from mindspore_rl.compiler.frontend.expressions import ExpressionReader
 from mindspore_rl.compiler.frontend.functions import Inner, Partial, width
 from mindspore_rl.compiler.frontend.random_calls import Drawing
-from mindspore_rl.compiler.frontend.records import Entries, Record, form, plain
+from mindspore_rl.compiler.frontend.records import Entries, Record, form, named_in, plain
 from mindspore_rl.compiler.frontend.replay_calls import RecordCalls
 from mindspore_rl.compiler.frontend.scope import MSRL, Static, Struct, Var, is_parameter
 from mindspore_rl.compiler.ir.ir import Expr, num_turns
@@ -16,7 +16,7 @@ from mindspore_rl.compiler.ir.operations import ENV_STEP_OUTPUTS, LOOPS, OPERATI
 from mindspore_rl.platform.names import RULE, is_name
 from mindspore_rl.platform.syntax import children, nodes_of
 from mindspore_rl.programs import modules_of
-from mindspore_rl.rl.by_place import Named, named_result
+from mindspore_rl.rl.by_place import Named, named_result, single_arguments
 
 NAMED: tuple[str, ...] = ("replay_insert", "replay_sample", "replay_update")
 NAMED += ("agent_act", "agent_learn", "gradient", "update")
@@ -102,10 +102,11 @@ class Calls:
 
     def _component_call(self, name: str, node: ast.Call) -> Struct:
         values = self.draft.taken(name, tuple(self.reader.elements(node.args)))
-        forms = list(map(form, values)) if name == "agent_act" else []
+        structs = values if name == "agent_act" else ()
         values = tuple(map(plain, values)) if name == "agent_act" else values
         texts, reads = self.reader.texts(list(values), node)
         attrs: dict[str, Any] = {}
+        result: Named | None = None
         if name == "env_steps":
             if not self.draft.loops:
                 self.draft.fail(node, "msrl.env_steps() outside msrl.iterations()")
@@ -122,12 +123,11 @@ class Calls:
             drawn = {"purpose": purpose, "owner": owner, "rows": num_turns(loops)}
             (noise,) = self.drawing.rows("noise", (table,), loops, node, drawn)
             if name == "agent_act":
-                texts, reads, attrs = self._bound_to_act(node, texts, reads, noise, forms)
+                texts, reads, attrs, result = self._bound_to_act(node, texts, reads, noise, structs)
             else:
                 texts, reads = [*texts, noise], [*reads, noise]
         targets: tuple[str, ...] = ()
         actor = self.reader.trainer.actor
-        result = named_result(actor.act) if name == "agent_act" else None
         if name == "env_step":
             # Marked results keep the names that they had with a call of `boundary`.
             prefix = "step_" if self.draft.implies(name) else ""
@@ -165,19 +165,20 @@ class Calls:
         return tuple(parts) if result.kind is tuple else Record.of(result.kind, parts)
 
     def _bound_to_act(
-        self, node: ast.Call, texts: list[str], reads: list[str], noise: str, forms: list[tuple]
-    ) -> tuple[list[str], list[str], dict[str, Any]]:
-        """Binds the arguments of `agent_act`, of these forms, to the parameters of `act`.
+        self, node: ast.Call, texts: list[str], reads: list[str], noise: str, values: tuple
+    ) -> tuple[list[str], list[str], dict[str, Any], Named | None]:
+        """Binds the arguments of `agent_act`, of these values, to the parameters of `act`.
 
-        Returns: the arguments as source texts, the variables that they read, and attributes.
+        Returns: the arguments as source texts, the variables that they read, attributes, and what
+            is named in the result.
         """
         from mindspore_rl.api import bound_to_act  # noqa: PLC0415  (imports MindSpore)
 
-        actor, named = self.reader.trainer.actor, dict[str, tuple[str, tuple]]()
+        actor, named = self.reader.trainer.actor, dict[str, tuple[str, Struct]]()
         for key, value in self.reader.named(node.keywords).items():
             (text,), more = self.reader.texts([plain(value)], node)
-            named[key], reads = (text, form(value)), [*reads, *more]
-        given = tuple(zip(texts, forms, strict=True))
+            named[key], reads = (text, value), [*reads, *more]
+        given = tuple(zip(texts, values, strict=True))
         try:
             bound = bound_to_act(actor.act, given, named, (noise, ()) if actor.noise_size else None)
         except TypeError as error:
@@ -190,9 +191,11 @@ class Calls:
         reads = [*reads, noise] if actor.noise_size else reads
         attrs: dict[str, Any] = {"keys": keys} if keys else {}
         pairs = [*bound.args, *bound.kwargs.values()]
-        if any(own for _, own in pairs):
-            attrs |= {"forms": tuple(own for _, own in pairs), "named": True}
-        return [text for text, _ in pairs], reads, attrs
+        forms = tuple(form(value) for _, value in pairs)
+        if any(forms):
+            attrs |= {"forms": forms, "named": True}
+        known = {name: named_in(value) for name, (_, value) in single_arguments(bound).items()}
+        return [text for text, _ in pairs], reads, attrs, named_result(actor.act, given=known)
 
     def _boundary(self, node: ast.Call) -> Struct:
         if len(node.args) != 2:

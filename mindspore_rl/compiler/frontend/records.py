@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mindspore_rl.rl.by_place import Named
 from mindspore_rl.rl.records import fields_of
 
 
@@ -143,6 +144,16 @@ def form(struct: Any) -> tuple:
         return ()
     names = map(repr, struct) if isinstance(struct, dict) else struct.fields
     return tuple(zip(names, map(form, parts_of(struct)), strict=True))
+
+
+def named_in(struct: Any) -> Named | None:
+    """Returns what is named in a record, a dictionary or a tuple of such; None for others."""
+    if not isinstance(struct, tuple):
+        return Named.of(form(struct))
+    parts = tuple(map(named_in, struct))
+    if isinstance(struct, Record):
+        return Named(struct.kind, tuple(zip(struct.fields, parts, strict=True)))
+    return Named(tuple, tuple((str(i), p) for i, p in enumerate(parts))) if any(parts) else None
 
 
 def plain(struct: Any) -> Any:
