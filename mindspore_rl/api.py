@@ -357,8 +357,9 @@ class Trainer:
         if spec.two_players and not self.two_players:
             raise ConfigError(
                 f"{spec.name} is a game of two players, which {type(self).__name__} does not take: "
-                f"train muzero, or name an opponent, --env {spec.name},opponent=random (a trainer "
-                "that negates the value of the other player's states says two_players = True)"
+                "train alphazero or muzero, or name an opponent, "
+                f"--env {spec.name},opponent=random (a trainer that negates the value of the "
+                "other player's states says two_players = True)"
             )
         self.config = config
         self.spec = spec

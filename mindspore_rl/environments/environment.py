@@ -225,6 +225,10 @@ class GraphEnvironment(Protocol):
     `noise_size` is the number of uniform [0, 1) numbers that one environment uses in a step or a
     reset. `state_size` is the number of float32 numbers of its state, the steps taken included. A
     class may also define its steps in C++, in a source that its attribute `native` names.
+
+    For planners, an environment whose observations tell all may have a method `after(obs, action)`:
+    of obs `[n, ...] float32` and action as in `step` it returns the next observation `[n, ...]`,
+    also where the episode ends, the reward `[n]`, and `[n] float32` 1 where it ends, else 0.
     """
 
     spec: EnvironmentSpec

@@ -85,8 +85,10 @@ def played(name, steps, seed=0):
 @pytest.mark.parametrize("name", [TIC_TAC_TOE, CONNECT_FOUR])
 def test_two_players_play_by_the_rules(name):
     games, players = [Game(name) for _ in range(NUM_ENVS)], np.ones(NUM_ENVS, int)
-    outcomes = set()
+    outcomes, rules = set(), registry.make_graph(name)
     for before, action, next_obs, final_obs, reward, terminated, truncated in played(name, 40):
+        told = [part.asnumpy() for part in rules.after(Tensor(before), Tensor(action))]
+        assert all(map(np.array_equal, told, (final_obs, reward, terminated)))
         for i, game in enumerate(games):
             assert (before[i] == game.seen(players[i])).all()
             after = game.after(action[i], players[i])

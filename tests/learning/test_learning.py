@@ -178,6 +178,17 @@ def test_cartpole_reaches_475(tmp_path, cells, algorithm, policy):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_alphazero_is_not_beaten_at_tic_tac_toe(tmp_path):
+    """Against an opponent that looks two moves ahead."""
+    train(tmp_path / "run", "alphazero", "--policy", "GPUOnly", "--stop-return", "nan")
+    game = "graph:TicTacToe-v0,opponent=two_ply"
+    returns = evaluate(tmp_path / "run", 200, seed=7, sample=False, env=game)
+    assert min(returns) == 0.0
+    assert score(tmp_path / "run", 200, game) >= 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("order", ["asynchronous", "synchronous"])
 def test_ape_x_reaches_475(tmp_path, order):
     """Two of three seeds, by greedy actions: in training its environments never stop exploring."""

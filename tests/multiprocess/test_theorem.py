@@ -32,6 +32,7 @@ PROGRAMS = ROOT / "programs"
 ITERATIONS = 3
 CARTPOLE = ("CartPole-v1", "graph:CartPole-v1")
 PENDULUM = ("Pendulum-v1", "graph:Pendulum-v1")
+GAMES = ("graph:TicTacToe-v0", "graph:ConnectFour-v0")
 PARTICLES = ("graph:simple_spread_v3", "graph:simple_tag_v3", "pettingzoo:mpe2.simple_spread_v3")
 SMALL = {"num_envs": 8, "num_steps": 10, "num_minibatches": 2, "update_epochs": 2}
 SMALL_REPLAY = {"num_envs": 8, "replay_size": 160, "updates": 4, "batch_size": 16}
@@ -41,7 +42,8 @@ FILLED = {"learning_starts": 16, "replay_size": 40}
 EIGHT_STEPS = {"num_steps": 8, "num_minibatches": 2, "update_epochs": 2}
 PHASES = {"phase_iterations": 2, "aux_minibatches": 2, "aux_epochs": 2}
 SEQUENCES = {"num_steps": 4, "learnt_steps": 6, "burn_in": 4, "replay_size": 16, "state_size": 12}
-SEARCH = {"simulations": 3, "max_depth": 2, "value_scale": 0.01, "unroll": 3, "n_step": 4}
+PLANS = {"simulations": 3, "max_depth": 2, "value_scale": 0.01}
+SEARCH = {**PLANS, "unroll": 3, "n_step": 4}
 IMAGINED = {"num_steps": 4, "window": 3, "horizon": 3, "learning_starts": 32, "replay_size": 160}
 MODEL = {"model_updates": 2, "rollouts": 2, "imagined_size": 40}
 BOTH = ("CartPole-v1", "graph:CartPole-v1", "graph:Pendulum-v1")
@@ -64,6 +66,7 @@ ALGORITHMS = {
     "r2d2": (STARTED | SEQUENCES | {"target_every": 2}, CARTPOLE),
     "discrete_sac": (STARTED | {"updates": 4}, CARTPOLE),
     "muzero": (STARTED | SEARCH | {"updates": 2, "batch_size": 16, "target_every": 2}, CARTPOLE),
+    "alphazero": (EIGHT_STEPS | {"num_envs": 6, **PLANS}, GAMES),
     "dreamer": (IMAGINED | {"updates": 2, "batch_size": 16}, CARTPOLE),
     "sac": (FILLED | {"updates": 4}, PENDULUM),
     "diayn": (FILLED | {"updates": 2}, PENDULUM),
@@ -85,13 +88,13 @@ SAC and TD3 make few updates: each step of Adam amplifies rounding, in 8 of SAC'
 16, in the 16 of TD3's default up to 8e-4 in 1 to 4 parameters of 768. MuZero's search divides
 differences of values by their range, small in a network that has not learnt: a small `value_scale`.
 """
-SEARCHES = ("muzero",)
+SEARCHES = ("muzero", "alphazero")
 """Algorithms whose search amplifies rounding, on some processors beyond the tolerance: there what a
 millionth in parameters and gradients moves in the plain loop is allowed, as in `msrl check`."""
 SHIPPED = (
     *("ppo", "a2c", "impala", "rnd", "mappo", "dqn", "qr_dqn", "r2d2", "sac", "td3"),
     *("discrete_sac", "muzero", "decision_transformer", "bc", "iql", "cql", "vdn"),
-    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo", "maddpg", "coma"),
+    *("gail", "ppg", "trpo", "diayn", "dreamer", "mbpo", "maddpg", "coma", "alphazero"),
 )
 OWN = {"torso", "state_size", "segment_steps", "her", "her_fraction"}
 """Options with their own tests: IMAGES, MEMORIES, GOALS."""
@@ -132,6 +135,7 @@ FIRST = {
     ("r2d2", "GPUOnly", "graph:CartPole-v1", 1),
     ("discrete_sac", "SingleLearnerCoarse", "CartPole-v1", 2),
     ("muzero", "MultipleLearners", "CartPole-v1", 2),
+    ("alphazero", "SingleLearnerCoarse", "graph:TicTacToe-v0", 2),
     ("sac", "MultipleLearners", "Pendulum-v1", 2),
     ("td3", "SingleLearnerCoarse", "Pendulum-v1", 2),
     ("diayn", "MultipleLearners", "Pendulum-v1", 1),
@@ -165,6 +169,7 @@ SHORT = {"learnt_steps": 4, "burn_in": 2, "learning_starts": 32}
 SHORT_SEARCH = {
     "num_steps": 4, "learning_starts": 32, "unroll": 2, "n_step": 2, "updates": 1, "simulations": 2,
 }  # fmt: skip
+FEW_MOVES = {"num_steps": 2, "simulations": 2, "update_epochs": 1}
 FEW_STEPS = {"num_steps": 4, "num_minibatches": 2, "update_epochs": 1}
 IN_PROCESS = {
     ("mappo", "Environments", "graph:simple_tag_v3", 2): FEW_STEPS,
@@ -172,6 +177,7 @@ IN_PROCESS = {
     ("vdn", "MultipleLearners", "graph:simple_spread_v3", 2): {"updates": 2},
     ("r2d2", "SingleLearnerCoarse", "CartPole-v1", 2): SHORT,
     ("muzero", "MultipleLearners", "CartPole-v1", 2): SHORT_SEARCH,
+    ("alphazero", "SingleLearnerCoarse", "graph:TicTacToe-v0", 2): FEW_MOVES,
     ("decision_transformer", "MultipleLearners", "CartPole-v1", 2): {},
     ("iql", "MultipleLearners", "Pendulum-v1", 2): {},
     ("sac", "MultipleLearners", "Pendulum-v1", 2): {"updates": 2},

@@ -65,17 +65,13 @@ class LineGame(nn.Cell):
     def step(self, state: Any, action: Any, noise: Any) -> tuple[Any, Any, Any, Any, Any, Any]:
         """Takes one step of every environment; see `GraphEnvironment.step`."""
         own, other = state[:, : self.size], state[:, self.size : -1]
-        stone = ops.gather(self.places, action, 0) * self._free(own + other)
-        own = own + stone
-        won = self._line(own)
-        over = ops.maximum(won, 1.0 - stone.sum(-1))
-        reward = won + stone.sum(-1) - 1.0
+        own, reward, over = self._moved(own, other, action)
         if self.opponent is not None:
             reply = self._reply(other, own, noise[:, : self.num_actions])
             other = other + reply * (1.0 - over).expand_dims(1)
             lost = self._line(other)
             over, reward = ops.maximum(over, lost), reward - lost
-        over = ops.maximum(over, (own + other).sum(-1) + (1.0 - self.size))
+        over = self._over(over, own + other)
         stones = (other, own) if self.opponent is None else (own, other)
         moved = ops.concat((*stones, state[:, -1:] + 1.0), 1)
         terminated = over > 0.5
@@ -83,6 +79,26 @@ class LineGame(nn.Cell):
         next_state = ops.where(terminated.expand_dims(1), self._fresh(noise), moved)
         observed = self._observed(next_state), self._observed(moved)
         return next_state, *observed, reward, terminated, truncated
+
+    def after(self, obs: Any, action: Any) -> tuple[Any, Any, Any]:
+        """Returns what a move of two players leads to; see `GraphEnvironment`."""
+        own, other = obs[:, : self.size], obs[:, self.size : 2 * self.size]
+        own, reward, over = self._moved(own, other, action)
+        return self._seen(other, own), reward, self._over(over, own + other)
+
+    def _moved(self, own: Any, other: Any, action: Any) -> tuple[Any, Any, Any]:
+        """Returns the player's stones after a move, the reward, and 1 where it ends the game.
+
+        A line ends it, and an invalid action.
+        """
+        stone = ops.gather(self.places, action, 0) * self._free(own + other)
+        own, valid = own + stone, stone.sum(-1)
+        won = self._line(own)
+        return own, won + valid - 1.0, ops.maximum(won, 1.0 - valid)
+
+    def _over(self, over: Any, stones: Any) -> Any:
+        """Returns 1 also where all stones [N, C] fill the board."""
+        return ops.maximum(over, stones.sum(-1) + (1.0 - self.size))
 
     def _fresh(self, noise: Any) -> Any:
         start = (noise[:, -1] * (2.0 * self.num_actions)).astype(ms.int32)
@@ -99,7 +115,10 @@ class LineGame(nn.Cell):
         return (longest > self.length - 0.5).astype(ms.float32)
 
     def _observed(self, state: Any) -> Any:
-        own, other = state[:, : self.size], state[:, self.size : -1]
+        return self._seen(state[:, : self.size], state[:, self.size : -1])
+
+    def _seen(self, own: Any, other: Any) -> Any:
+        """Returns the observation of the player whose stones are `own`."""
         mask = ops.matmul(self._free(own + other), self.actions)
         return ops.concat((own, other, mask), 1)
 
