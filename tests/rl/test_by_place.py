@@ -110,7 +110,9 @@ def test_a_dataclass_may_be_changed():
     moved, record = Position(1.0, 2.0), Position(3.0, 4.0)
     copy = by_place(behind, ((("x", ()), ("y", ())), ()))
     assert copy((3.0, 4.0), 1.0) == dataclasses.astuple(behind(record, 1.0))
-    assert named_result(behind, given={"position": Named.of((("x", ()), ("y", ())))}).kind is None
+    known = Named(Position, (("x", None), ("y", None)))
+    assert named_result(behind, given={"position": known}) == known
+    assert named_result(behind, given={"position": Named.of(known.form)}).form == known.form
     assert moved == behind(behind(moved, 5.0), -5.0)
 
 
