@@ -101,6 +101,14 @@ def test_a_long_evaluation_tells_at_a_terminal_how_far_it_is(run, capsys, monkey
     assert "msrl: step 1: 0 of 2 episodes are over" in capsys.readouterr().err
 
 
+def test_an_evaluation_whose_episodes_do_not_end_tells_why(run, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "ENDLESS_S", 0.0)
+    run.evaluate(2)
+    told = [line for line in capsys.readouterr().err.splitlines() if "no episode has" in line]
+    assert len(told) == 1
+    assert "ended in 1 steps, and this goes on for up to 100,000; if the environment" in told[0]
+
+
 def test_a_video_shows_the_first_episode(run, tmp_path):
     import imageio.v3  # noqa: PLC0415
 

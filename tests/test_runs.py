@@ -201,6 +201,8 @@ def test_generators_of_the_process_are_seeded(tmp_path):
         ({"timeout": 0}, "config: timeout is 0.0, expected more than 0"),
         ({"stop_return": "high"}, "stop_return is 'high', expected a number, or nan: never"),
         ({"resume": "runs/none"}, "runs/none is not a run directory; expected one that"),
+        ({"resume": "tests"}, "tests is not a run directory; expected one that"),
+        ({"on_iteration": 5}, "on_iteration is 5, expected a function of an iteration's metrics"),
         ({"config": {"policy": "Central"}}, "config: policy is no key of a configuration; give it"),
         ({"config": {"start_timeout": 3}}, "give it as --start-timeout, from Python as start_time"),
     ],
@@ -210,6 +212,15 @@ def test_mistakes_are_told_in_a_line(words, message):
         train(**{"algorithm": "ppo", **words})
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_key_of_the_algorithm_among_the_jobs_is_told():
+    told = r"train: gamma is a key of the algorithm: config=\{'gamma': 0.9\}"
+    for words in ({"algorithm": "ppo"}, {"algorithm": "dqn"}):
+        with pytest.raises(TypeError, match=told):
+            train(**words, gamma=0.9)
+    with pytest.raises(TypeError, match="train: unknown key gama; "):
+        train("ppo", gama=0.9)
 
 
 def test_what_is_no_run_is_told(tmp_path):

@@ -63,3 +63,9 @@ def test_the_graph_form_is_the_same_task_and_misfits_are_told():
     assert request(Job("ppo", env="graph:Pendulum-v1")).config.gamma == 0.9
     with pytest.raises(ConfigError, match="num_steps=100; .*tuned for this task: --config none"):
         request(Job("ppo", env="Acrobot-v1", assignments=("num_steps=100",)))
+
+
+def test_of_a_key_and_its_flag_it_is_told_which_is_taken(capsys):
+    found = request(Job("a2c", seed="1", total_steps="100", assignments=("seed=2",)))
+    assert (found.config.seed, found.config.total_steps) == (2, 100)
+    assert capsys.readouterr().err == "msrl: seed=2 is taken, and not --seed 1\n"

@@ -288,6 +288,10 @@ def request(job: Job, values: Mapping[str, object] | None = None, **more: Any) -
     cls: Any = programs.trainer_class(algorithm)
     keys = set(config.keys_of(cls.Config))
     flags, values = _own_keys(job, values or {})
+    for word in job.assignments:
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key in flags and flags[key] != value:
+            say(f"{key}={value} is taken, and not --{key.replace('_', '-')} {flags[key]}")
     if job.written:
         _refuse_flags(job, str(job.written.file), set(job.written) - keys)
     _refuse_flags(job, "config", set(values) - keys)

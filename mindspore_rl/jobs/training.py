@@ -27,7 +27,7 @@ from mindspore_rl.jobs import job as jobs
 from mindspore_rl.jobs.job import Job, PathName
 from mindspore_rl.jobs.run_directory import check_trusted, new_directory, write_job
 from mindspore_rl.jobs.suitable import suggested
-from mindspore_rl.plan.plan import GRAPH_FILE, OUTCOME_FILE, save_plan
+from mindspore_rl.plan.plan import GRAPH_FILE, OUTCOME_FILE, PLAN_FILE, save_plan
 from mindspore_rl.plan.text import plan_text
 from mindspore_rl.platform import gpu, resources
 from mindspore_rl.platform.cache import remove_left_temporary, write_file, writing
@@ -88,10 +88,15 @@ def train(
             f"a job is started from the thread {threading.current_thread().name}, expected the "
             "main one, which alone hears of Ctrl-C; train there"
         )
+    if on_iteration is not None and not callable(on_iteration):
+        raise ConfigError(
+            f"on_iteration is {on_iteration!r}, expected a function of an iteration's metrics"
+        )
     tell = tell or (lambda what, value: True)
     admission.check_working_folder()
     resumed = None if job.resume is None else Path(job.resume)
-    if resumed and not resumed.is_dir():
+    parts = (PLAN_FILE, checkpoint.FOLDER)
+    if resumed and not any((resumed / part).exists() for part in parts):
         raise ConfigError(f"{resumed} is not a run directory; expected one that `msrl train` wrote")
     if resumed:
         check_trusted(resumed, job.trust)
@@ -230,10 +235,8 @@ def _tell_schedules(done: dict[str, Any], request: Any) -> None:
         return
     config = dataclasses.replace(request.config, total_steps=then)
     at = done["env_steps"]
-    before, after = (
-        pipeline.schedules(one, at)
-        for one in (dataclasses.replace(request, config=config), request)
-    )
+    before = pipeline.schedules(dataclasses.replace(request, config=config), min(at, then))
+    after = pipeline.schedules(request, at)
     jumps = [
         f"{name} goes from {before[name]:.3g} to {value:.3g}"
         for name, value in after.items()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import re
 import sys
 import time
@@ -29,7 +30,7 @@ from mindspore_rl.trained.still import acts_alone
 from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
-TOLD_EVERY_S = 5.0
+TOLD_EVERY_S, ENDLESS_S = 5.0, 10.0
 Watch = Callable[..., None]
 """Called with obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and whether
 each environment's first episode is still running, `[B]` bool."""
@@ -118,6 +119,7 @@ class Played:
         self.returns, self.under_way = np.zeros(num_envs), np.ones(num_envs, bool)
         self._watch, self._film, self._obs = watch, film, Tensor(0.0)
         self._steps_played, self._told = 0, time.monotonic()
+        self._warn_at = self._told + ENDLESS_S
 
     def run(self, act: Callable[[Tensor], Any] | None = None) -> None:
         """Runs the training loop, or acts alone.
@@ -160,7 +162,14 @@ class Played:
         return outcome
 
     def _tell(self) -> None:
-        """Tells a user at a terminal how far the episodes are."""
+        """Tells a user at a terminal how far the episodes are, and any user if none ends."""
+        if time.monotonic() >= self._warn_at and self.under_way.all():
+            self._warn_at = math.inf
+            say(
+                f"no episode has ended in {self._steps_played:,} steps, and this goes on for up to "
+                f"{MAX_STEPS:,}; if the environment never ends one, give it a time limit, for "
+                "example by gymnasium's TimeLimit"
+            )
         if time.monotonic() - self._told >= TOLD_EVERY_S and sys.stderr.isatty():
             self._told, over = time.monotonic(), (~self.under_way).sum()
             text = f"step {self._steps_played:,}: {over} of {len(self.under_way)} episodes are over"

@@ -15,6 +15,7 @@ from mindspore_rl.environments import by_callable, registry
 from mindspore_rl.errors import ConfigError, MsrlError
 from mindspore_rl.jobs import training
 from mindspore_rl.jobs.job import Job
+from mindspore_rl.jobs.options import algorithm_keys
 from mindspore_rl.jobs.run_directory import check_trusted, earlier_job, tell_copies
 from mindspore_rl.plan.plan import JOB_FILE, PLAN_FILE, Plan, load_plan
 from mindspore_rl.runtime.coordinator.metrics_file import EVALUATIONS_FILE, METRICS_FILE, read_lines
@@ -44,7 +45,10 @@ def _with_fields_of(
         @functools.wraps(function)
         def called(*args: P.args, **options: P.kwargs) -> "Run":
             for key in options.keys() - signature.parameters.keys():
-                raise TypeError(f"{function.__name__}: {unknown(key, signature.parameters)}")
+                text, of = unknown(key, signature.parameters), args[0] if args else ""
+                if key in algorithm_keys(str(options.get("algorithm", of))):
+                    text = f"{key} is a key of the algorithm: config={{{key!r}: {options[key]!r}}}"
+                raise TypeError(f"{function.__name__}: {text}")
             return function(job(*args, **options))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
