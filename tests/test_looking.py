@@ -12,7 +12,7 @@ from mindspore_rl.errors import CheckpointError, ConfigError, EnvironmentFailure
 from mindspore_rl.runtime.best_checkpoint import chosen, keep_best
 from mindspore_rl.runtime.checkpoint import FOLDER
 from mindspore_rl.runtime.checkpoint import load as load_checkpoint
-from mindspore_rl.trained import evaluate
+from mindspore_rl.trained import evaluate, hastened
 
 SMALL = {"num_envs": 8, "num_steps": 32}
 BLIND = """
@@ -103,10 +103,19 @@ def test_a_long_evaluation_tells_at_a_terminal_how_far_it_is(run, capsys, monkey
 
 def test_an_evaluation_whose_episodes_do_not_end_tells_why(run, capsys, monkeypatch):
     monkeypatch.setattr(evaluate, "ENDLESS_S", 0.0)
+    monkeypatch.setattr(evaluate, "ENDLESS_STEPS", 1)
     run.evaluate(2)
     told = [line for line in capsys.readouterr().err.splitlines() if "no episode has" in line]
     assert len(told) == 1
     assert "ended in 1 steps, and this goes on for up to 100,000; if the environment" in told[0]
+
+
+def test_actions_that_take_long_are_compiled(run, capsys, monkeypatch):
+    expected = run.evaluate(3), run.evaluate(3, sample=True)
+    monkeypatch.setattr(hastened, "LONG_S", 0.0)
+    found = run.evaluate(3), run.evaluate(3, sample=True)
+    assert "compiling act_greedily, a step of which takes long" in capsys.readouterr().err
+    assert np.array_equal(found, expected)
 
 
 def test_a_video_shows_the_first_episode(run, tmp_path):

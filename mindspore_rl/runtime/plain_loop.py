@@ -168,7 +168,10 @@ class PlainLoop(ABC):
         actor = self.trainer.actor
         noise = self._noise("agent_act", actor.noise_size)
         bound = bound_to_act(actor.act, args, named, noise)
-        return actor.act(*bound.args, **bound.kwargs)
+        return self._act(*bound.args, **bound.kwargs)
+
+    def _act(self, *args: Any, **named: Any) -> Any:
+        return self.trainer.actor.act(*args, **named)
 
     def agent_learn(self, *args: Any, **named: Any) -> Any:
         return self.trainer.learner.learn(self, *args, **named)

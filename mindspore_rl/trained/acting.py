@@ -17,6 +17,7 @@ from mindspore_rl.rl.operators import leaves
 from mindspore_rl.rl.parameters import trainable
 from mindspore_rl.rl.records import fields_of, is_record, made_of, values_of
 from mindspore_rl.runtime.plain_loop import Environments, PlainLoop
+from mindspore_rl.trained.hastened import Hastened
 
 
 class Over(Exception):  # noqa: N818
@@ -54,25 +55,29 @@ class Acting(PlainLoop):
         self._env_steps, self._asked = done["env_steps"], asked
         self._last: dict[str, tuple] = {}
         self._zeros: dict[tuple, tuple] = {}
+        self._hastened = Hastened(trainer.actor, "act")
+        self._greedily = greedily_of(trainer.actor)
 
     def agent_act(self, *args: Any, **named: Any) -> Any:
         """Replaces the action in the result of `act` by the greedy action."""
         if self._asked is not None:
             self._asked(*args, **named)
         acted = super().agent_act(*args, **named)
-        greedily = getattr(self.trainer.actor, "act_greedily", None)
-        if not self.greedy or greedily is None:
+        if not self.greedy or self._greedily is None:
             return acted
         try:
-            bound = bound_to_act(greedily, args, named)
+            bound = bound_to_act(self.trainer.actor.act_greedily, args, named)
         except TypeError as error:
             raise ProgramError(
                 f"{type(self.trainer.actor).__name__}.act_greedily is given what the loop gives to "
                 f"msrl.agent_act, {len(args) + len(named)} arguments, and does not take them "
                 f"({error}): give it the parameters of act but noise, or play with --sample"
             ) from error
-        found = greedily(*bound.args, **bound.kwargs)
+        found = self._greedily(*bound.args, **bound.kwargs)
         return with_action(acted, found[0] if isinstance(found, tuple) else found)
+
+    def _act(self, *args: Any, **named: Any) -> Any:
+        return self._hastened(*args, **named)
 
     def env_steps(self) -> Tensor:
         return Tensor(np.float32(self._env_steps))
@@ -122,6 +127,11 @@ class Acting(PlainLoop):
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Does nothing: metrics are those of learning."""
+
+
+def greedily_of(actor: Any) -> Hastened | None:
+    """Returns an actor's `act_greedily`, if it has one."""
+    return Hastened(actor, "act_greedily") if hasattr(actor, "act_greedily") else None
 
 
 def with_action(acted: Any, action: Any) -> Any:

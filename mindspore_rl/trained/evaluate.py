@@ -30,7 +30,7 @@ from mindspore_rl.trained.still import acts_alone
 from mindspore_rl.trained.video import Film
 
 MAX_STEPS = 100_000
-TOLD_EVERY_S, ENDLESS_S = 5.0, 10.0
+TOLD_EVERY_S, ENDLESS_S, ENDLESS_STEPS = 5.0, 10.0, 1000
 Watch = Callable[..., None]
 """Called with obs, action, reward, terminated and truncated of a step, `[B, ...]` each, and whether
 each environment's first episode is still running, `[B]` bool."""
@@ -163,7 +163,8 @@ class Played:
 
     def _tell(self) -> None:
         """Tells a user at a terminal how far the episodes are, and any user if none ends."""
-        if time.monotonic() >= self._warn_at and self.under_way.all():
+        late = self._steps_played >= ENDLESS_STEPS and time.monotonic() >= self._warn_at
+        if late and self.under_way.all():
             self._warn_at = math.inf
             say(
                 f"no episode has ended in {self._steps_played:,} steps, and this goes on for up to "

@@ -11,7 +11,7 @@ from mindspore_rl.api import bound_to_act
 from mindspore_rl.environments.environment import EnvironmentSpec
 from mindspore_rl.rl.operators import leaves, to_array
 from mindspore_rl.rl.parameters import named_parameters, set_parameter
-from mindspore_rl.trained.acting import Acting, Over
+from mindspore_rl.trained.acting import Acting, Over, greedily_of
 
 STEPS = 3
 
@@ -95,7 +95,7 @@ def acts_alone(trainer: Any, done: dict[str, Any], rows: int) -> Callable[[Tenso
         done: metadata of the checkpoint.
         rows: number of environments.
     """
-    greedily = getattr(trainer.actor, "act_greedily", None)
+    greedily = greedily_of(trainer.actor)
     if greedily is None:
         return None
     parameters = dict(named_parameters(trainer, "state"))
@@ -120,7 +120,7 @@ def acts_alone(trainer: Any, done: dict[str, Any], rows: int) -> Callable[[Tenso
             return None
 
     def act(found: Tensor) -> Any:
-        bound = bound_to_act(greedily, (found, *args[1:]), named)
+        bound = bound_to_act(trainer.actor.act_greedily, (found, *args[1:]), named)
         acted = greedily(*bound.args, **bound.kwargs)
         return acted[0] if isinstance(acted, tuple) else acted
 
