@@ -386,6 +386,8 @@ class _Fields(ast.NodeVisitor):
         if any(not _same(result, found[0]) for result in found):
             found = [result and result.of_known_class for result in found]
         if any(not _same(result, found[0]) for result in found):
+            if all(result is None or result.kind is tuple for result in found):
+                return
             hint = "let all its returns give results with the same names"
             self.fail(node, f"`{node.name}`, whose results have other names,", hint)
         known = [result for result in found if result and result == result.of_known_class]
@@ -443,23 +445,25 @@ class _Fields(ast.NodeVisitor):
         self._find_result(node)
         stored = [n.id for n in nodes_of(node) if isinstance(n, ast.Name) and _is_store(n)]
         stored += [n.arg for n in nodes_of(node) if isinstance(n, ast.arg)]
-        for name, named in self._named.items():
+        fields = {ast.unparse(n) for n in nodes_of(node) if isinstance(n, ast.Attribute)}
+        for name, named in list(self._named.items()):
             known = self._stores.get(name, [])
-            if not named.has_names or (stored.count(name) == 1 and not known):
+            if stored.count(name) == len(known) and all(_same(one, named) for one in known):
                 continue
-            if stored.count(name) != len(known) or not all(_same(one, named) for one in known):
-                what = "a dictionary" if _is_dictionary(named.form) else "a NamedTuple"
+            is_dictionary = _is_dictionary(named.form)
+            if is_dictionary or fields & {f"{name}.{field}" for field, _ in named.form}:
+                what = "a dictionary" if is_dictionary else "a NamedTuple"
                 hint = "use another name for what is no such record"
                 self.fail(node, f"`{name}`, {what}, is assigned again", hint)
+            del self._named[name]
         for statement in node.body:
             self.visit(statement)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         """Notes what an assignment gives to names."""
-        if not isinstance(target, ast.Tuple):
-            self._store(target, self.named(value))
-        elif isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
-            for one, part in zip(target.elts, value.elts, strict=True):
+        both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        if both and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
+            for one, part in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]
                 self._assign(one, part)
         else:
             self._store(target, self.named(value))

@@ -86,6 +86,13 @@ class Losses:
         outcome = outcome._replace(ended=4.0 + outcome.ended)._replace(reward=step.obs)
         return step._replace(outcome=outcome)
 
+    def parts(self, step, flag):
+        outcome, both = step.outcome, (step.outcome, flag)
+        if flag:
+            return both
+        outcome = (step.obs, outcome[1])
+        return outcome, outcome[0]
+
     def lacking(self, step):
         return step._replace(observation=0.0)
 
@@ -104,6 +111,12 @@ def test_a_record_may_be_changed_and_assigned_again():
     losses = Losses()
     copy = by_place(losses.replaced, (STEP,))
     assert copy(GIVEN) == losses.replaced(RECORD)
+
+
+def test_a_name_of_a_record_may_stand_for_a_tuple_too_if_no_field_is_read():
+    losses = Losses()
+    copy = by_place(losses.parts, (STEP, ()))
+    assert [copy(GIVEN, flag) for flag in (0, 1)] == [losses.parts(RECORD, f) for f in (0, 1)]
 
 
 def test_a_dataclass_may_be_changed():
