@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 from mindspore_rl.errors import ProgramError
 from mindspore_rl.platform.syntax import nodes_of, own_nodes, source_lines, statement_in
 from mindspore_rl.platform.user_modules import is_users
-from mindspore_rl.rl.records import defaults_of, fields_of, in_order, is_record_class
+from mindspore_rl.rl.records import (
+    defaults_of,
+    fields_of,
+    in_order,
+    is_record_class,
+    own_constructor,
+)
 
 Form = tuple
 """Form of a record: each field's name and its own form; `()` for any other value.
@@ -163,7 +169,7 @@ def named_result(
         return None
     _reading.add(code)
     try:
-        return _copy(function, given, only_tuples)[1]
+        return _copy(function, given, only_tuples, only_names=True)[1]
     except (OSError, TypeError, SyntaxError):  # no source
         return None
     finally:
@@ -175,12 +181,16 @@ _reading = set[Any]()
 
 
 def _copy(
-    function: Callable, given: Mapping[str, Named | None], only_tuples: bool = False
+    function: Callable,
+    given: Mapping[str, Named | None],
+    only_tuples: bool = False,
+    only_names: bool = False,
 ) -> tuple[Callable, Named | None]:
     """Copies a function, see `_Fields`. Returns: the copy, and what is named in its result."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
     lines, first = source_lines(inner)
-    reader = _Fields(function, given, inspect.getsourcefile(inner) or "?", first, only_tuples)
+    place = inspect.getsourcefile(inner) or "?", first
+    reader = _Fields(function, given, *place, only_tuples, only_names)
     reader.read(_definition(lines))
     if only_tuples and not reader.edits:
         return function, reader.result
@@ -256,6 +266,7 @@ class _Fields(ast.NodeVisitor):
 
     Attributes:
         only_tuples: whether of the results of functions only NamedTuples become tuples.
+        only_names: whether the copy is not used, only what is named in its result.
         file: the file of the function.
         copies: the copies of those functions, by their names in the copy of this one.
         edits: what changes, each with its first and last place and the new text.
@@ -269,9 +280,10 @@ class _Fields(ast.NodeVisitor):
         file: str,
         first: int,
         only_tuples: bool,
+        only_names: bool,
     ) -> None:
         self.function, self.file, self.first = function, file, first
-        self.only_tuples = only_tuples
+        self.only_tuples, self.only_names = only_tuples, only_names
         self.copies: dict[str, Callable] = {}
         self.result: Named | None = None
         self._named = {name: named for name, named in given.items() if named}
@@ -504,6 +516,9 @@ class _Fields(ast.NodeVisitor):
         placed = [self._names_in(arg) for arg in node.args]
         named = {item.arg: self._names_in(item.value) for item in node.keywords if item.arg}
         if self._is_record_class(callee):
+            if not self.only_names and (own := own_constructor(callee)):
+                hint = f"compute what its {own} does in a function that makes a plain record"
+                self.fail(node, f"a `{callee.__name__}`, which has the method {own},", hint)
             name = f"{callee.__name__}_by_place_{len(self.copies)}"
             self.copies[name] = _maker(callee, inspect.unwrap(self.function))
             self._edit(node.func, node.func, name)
@@ -511,7 +526,8 @@ class _Fields(ast.NodeVisitor):
             known = inspect.unwrap(getattr(callee, "__func__", callee))
             name = f"{known.__code__.co_name}_by_place_{len(self.copies)}"
             given = inspect.signature(callee).bind(*placed, **named)
-            self.copies[name] = _copy(callee, _by_name(given), self.only_tuples)[0]
+            modes = self.only_tuples, self.only_names
+            self.copies[name] = _copy(callee, _by_name(given), *modes)[0]
             self._edit(node.func, node.func, name)
 
     def _names_in(self, node: ast.AST) -> Named | None:

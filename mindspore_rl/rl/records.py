@@ -38,6 +38,21 @@ def in_order(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if not field.kw_only)
 
 
+def own_constructor(kind: Any) -> str:
+    """Names the method by which such a class may change the fields that it is given; "" if none."""
+    if dataclasses.is_dataclass(kind):
+        generated = kind.__dataclass_params__.init  # type: ignore[union-attr]
+        return (
+            "__post_init__" if hasattr(kind, "__post_init__") else "" if generated else "__init__"
+        )
+    for cls in kind.__mro__:
+        if "_fields" in vars(cls):  # made by `namedtuple`
+            return ""
+        if own := vars(cls).keys() & {"__new__", "__init__"}:
+            return own.pop()
+    return ""
+
+
 def values_of(record: Any) -> tuple[Any, ...]:
     """Returns the values of a record's fields, in order."""
     if isinstance(record, tuple):

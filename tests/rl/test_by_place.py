@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mindspore_rl.errors import ProgramError
-from mindspore_rl.rl.by_place import Named, by_place, named_result
+from mindspore_rl.rl.by_place import Named, by_place, named_result, with_tuples
 
 OUTCOME = (("reward", ()), ("ended", ()))
 STEP = (("obs", ()), ("outcome", OUTCOME), ("action", ()))
@@ -127,6 +127,37 @@ def test_a_dataclass_may_be_changed():
     assert named_result(behind, given={"position": known}) == known
     assert named_result(behind, given={"position": Named.of(known.form)}).form == known.form
     assert moved == behind(behind(moved, 5.0), -5.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled:
+    score: Any
+
+    def __post_init__(self):
+        object.__setattr__(self, "score", 2.0 * self.score)
+
+
+class Shifted(Outcome):
+    def __new__(cls, reward, ended):
+        return super().__new__(cls, reward + 1.0, ended)
+
+
+def doubled_score(obs):
+    return Doubled(obs)
+
+
+def shifted(obs):
+    return Shifted(obs, ended=obs)
+
+
+@pytest.mark.parametrize(
+    ("function", "method"), [(doubled_score, "__post_init__"), (shifted, "__new__")]
+)
+def test_a_class_that_changes_its_fields_is_refused(function, method):
+    """A tuple in its place would have other values."""
+    with pytest.raises(ProgramError, match=f"(?s)which has the method {method}.*a plain record"):
+        with_tuples(function)
+    assert named_result(function) is not None
 
 
 def test_arguments_without_names_of_their_own_are_no_records():
