@@ -41,10 +41,9 @@ def in_order(kind: Any) -> tuple[str, ...]:
 def own_constructor(kind: Any) -> str:
     """Names the method by which such a class may change the fields that it is given; "" if none."""
     if dataclasses.is_dataclass(kind):
-        generated = kind.__dataclass_params__.init  # type: ignore[union-attr]
-        return (
-            "__post_init__" if hasattr(kind, "__post_init__") else "" if generated else "__init__"
-        )
+        if hasattr(kind, "__post_init__"):
+            return "__post_init__"
+        return "" if kind.__dataclass_params__.init else "__init__"  # type: ignore[union-attr]
     for cls in kind.__mro__:
         if "_fields" in vars(cls):  # made by `namedtuple`
             return ""
