@@ -14,7 +14,6 @@ from mindspore import nn, ops
 
 from mindspore_rl.api import Actor, Learner, Trainer
 from mindspore_rl.config import option
-from mindspore_rl.environments.registry import make_graph
 from mindspore_rl.errors import ConfigError
 from mindspore_rl.rl.action_distributions import gumbel
 from mindspore_rl.rl.action_masks import features, masked, random_action
@@ -65,6 +64,9 @@ class Planner(nn.Cell):
 
     def __init__(self, config, spec):
         super().__init__()
+        # Here, as what a cell's module names is part of the cell's key in the cache.
+        from mindspore_rl.environments.registry import make_graph  # noqa: PLC0415
+
         self.game = make_graph(spec.name)
         if not (spec.two_players and hasattr(self.game, "after")):
             raise ConfigError(
