@@ -5,8 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 from mindspore_rl import load, train
+from mindspore_rl.api import Actor
 from mindspore_rl.cli import main as cli
 from mindspore_rl.errors import CheckpointError, ConfigError, EnvironmentFailure
 from mindspore_rl.runtime.best_checkpoint import chosen, keep_best
@@ -116,6 +118,22 @@ def test_actions_that_take_long_are_compiled(run, capsys, monkeypatch):
     found = run.evaluate(3), run.evaluate(3, sample=True)
     assert "compiling act_greedily, a step of which takes long" in capsys.readouterr().err
     assert np.array_equal(found, expected)
+
+
+class Summing(Actor):
+    def act_greedily(self, obs, scale=1.0):
+        return scale * obs.sum(-1)
+
+
+def test_other_arguments_than_an_action_was_compiled_for_are_as_before(monkeypatch, capsys):
+    monkeypatch.setattr(hastened, "LONG_S", 0.0)
+    greedily = hastened.Hastened(Summing(), "act_greedily")
+    for rows in (3, 3, 3, 5, 3):
+        found = greedily(Tensor(np.ones((rows, 4), np.float32)))
+        assert found.asnumpy().tolist() == [4.0] * rows
+    found = greedily(Tensor(np.ones((3, 4), np.float32)), scale=2.0)
+    assert found.asnumpy().tolist() == [8.0] * 3
+    assert capsys.readouterr().err.count("compiling act_greedily") == 1
 
 
 def test_a_video_shows_the_first_episode(run, tmp_path):

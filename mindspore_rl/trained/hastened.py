@@ -48,10 +48,11 @@ class Hastened:
         self._method, self._name, self._calls = getattr(actor, name), name, 0
         self._cell: nn.Cell | None = (_Act if name == "act" else _ActGreedily)(actor)
         self._native: LoweredCell | None = None
+        self._types: list[tuple] | None = None  # of the arguments that it was compiled for
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Calls the method."""
-        if self._native is not None:
+        if self._native is not None and not named and _types(args) == self._types:
             found = self._native(*args)
             return tuple(map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)
         began = time.monotonic()
@@ -85,8 +86,15 @@ class Hastened:
         ms.set_context(mode=ms.GRAPH_MODE)
         try:
             lowered(*args)
-        except (RuntimeError, TypeError, ValueError):  # MindSpore does not compile it
+        except Exception:  # noqa: BLE001  (MindSpore does not compile it: it stays as it is)
             return
         finally:
             mindspore_device.use()
-        self._native = lowered if chosen == [True] else None
+        self._native, self._types = lowered if chosen == [True] else None, _types(args)
+
+
+def _types(args: tuple) -> list[tuple] | None:
+    """Returns the shapes and types of tensors; None if other values are among them."""
+    if not all(isinstance(value, Tensor) for value in args):
+        return None
+    return [(value.shape, value.dtype) for value in args]

@@ -54,8 +54,8 @@ class WatchfulProbe(Probe):
             results = self._unchanged(op, inputs)
         for asked, why in watched.impure[:1]:
             self.impure[op.name] = f"draws from {asked}: {why}"
-        for text in watched.misread[:1]:  # compiling it would not tell the cause
-            raise ProgramError(f"{op.where}\n  {op.name} {text}")
+        if watched.misread:  # compiling it would not tell the cause
+            raise ProgramError(f"{op.where}\n  {op.name} {watched.misread[0]}")
         self._check_parameters(op)
         return results
 
